@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from weft.serving.load import Load as Load
     from weft.serving.result import Limits as Limits
     from weft.serving.serve import serve as serve
-    from weft.simulate import balanced as balanced
+    from weft.simulate import balance_loops as balance_loops
     from weft.simulate import compare as compare
     from weft.simulate.replay import replay as replay
     from weft.simulate.result import Comparison as Comparison
@@ -133,7 +133,7 @@ _MODULES = {
     "weft.core.contrast": "Contrast",
     "weft.serving.result": "Limits",
     "weft.step.result.step": "Step",
-    "weft.simulate": "balanced compare simulate",
+    "weft.simulate": "balance_loops compare simulate",
     "weft.simulate.replay": "replay",
     "weft.step.inference": "decode prefill",
     "weft.step.queries": "memory step step_overlaps",
@@ -171,9 +171,9 @@ def __getattr__(name: str) -> object:
     # `weft.estimate` is a callable module: the name is the same object whether module or function is imported first.
     value: object = module if home == f"weft.{name}" else getattr(module, attribute)
     if isinstance(value, FunctionType):
-        from weft.core.arguments import checked  # not before: Ctrl-C is handled once this package is imported
+        from weft.core.arguments import check_arguments  # not before: Ctrl-C is handled once this package is imported
 
-        value = checked(value)
+        value = check_arguments(value)
     globals()[name] = value
     return value
 

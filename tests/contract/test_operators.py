@@ -11,7 +11,7 @@ import weft
 from weft.core.errors import InputError
 from weft.graph import KINDS, Call, Collective, Graph, Node, Op, Tensor
 from weft.overlaps.lower.operators import KINDS as ENGINE
-from weft.simulate.result.stored import _made, plain
+from weft.simulate.result.stored import _make_value, plain
 
 GPU = "h100-sxm"
 NAMES = {"streaming": "gelu", "collective": "all_gather", "opaque": "sort"}
@@ -53,7 +53,7 @@ def test_it_is_plain_data_under_the_name_of_its_kind(kind):
     assert "\n" not in str(op)
     with pytest.raises(FrozenInstanceError):
         op.dtype = "fp64"
-    assert _made(plain(op)) == op
+    assert _make_value(plain(op)) == op
 
 
 @every

@@ -23,7 +23,7 @@ from weft.overlaps import (
     applicable,
     find_overlap,
     find_simulated,
-    simulated,
+    simulated_methods,
 )
 from weft.overlaps.graphs import FORM_OF
 from weft.overlaps.pairs import pair_of
@@ -68,7 +68,7 @@ def test_a_method_says_what_it_does_where_and_what_times_it(name):
     assert one.joins
     assert one.places
     assert one.timed in ("engine", "closed form", "both")
-    assert (name in simulated()) is one.simulated
+    assert (name in simulated_methods()) is one.simulated
 
 
 def test_a_method_has_a_formula_exactly_where_it_says_so():
@@ -115,7 +115,7 @@ def test_an_unknown_method_is_refused_by_every_question_with_the_known_ones(ask)
 
 
 def test_methods_in_closed_form_only_are_refused_by_the_engine_with_the_question_to_ask():
-    for name in set(OVERLAPS) - set(simulated()):
+    for name in set(OVERLAPS) - set(simulated_methods()):
         with pytest.raises(InputError, match=f"weft step --overlap tp={name}"):
             find_simulated(name)
 

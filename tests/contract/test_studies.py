@@ -10,7 +10,7 @@ from weft.core.errors import ConfigError
 from weft.papers import STUDIES
 from weft.papers import study as find
 from weft.papers.command import study as command
-from weft.papers.headline import declared
+from weft.papers.headline import read_declaration
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -60,4 +60,4 @@ def test_a_wrong_key_in_its_file_is_refused_with_the_known_ones(tmp_path, old, n
     file = tmp_path / "c3.toml"
     file.write_text(f'{text}[claims."c3.base"]\ncovers = "all"\n'.replace(old, new))
     with pytest.raises(ConfigError, match=words):
-        declared(str(tmp_path / "c3.py"))
+        read_declaration(str(tmp_path / "c3.py"))

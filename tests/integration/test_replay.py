@@ -21,8 +21,8 @@ from weft.kernels import GemmTiling
 from weft.models import SubLayer, parallel
 from weft.overlaps import OVERLAPS
 from weft.overlaps.registry import BUILT_IN
-from weft.simulate.gathered import performed as gathered
-from weft.simulate.replay import ROUNDED, performed, products, ring_sums
+from weft.simulate.gathered import perform_tiles as replay_gather
+from weft.simulate.replay import ROUNDED, perform_updates, products, ring_sums
 from weft.simulate.result.timeline import TileUpdates
 
 GPU = weft.gpu("t3-paper")
@@ -83,7 +83,7 @@ def test_a_ring_gives_the_same_bits_whatever_order_its_updates_come_in(seed, ran
         here[:, p, 0, 0] = 10 * p + own
         peer[:, p, 0, 0] = 10 * p + came
     partials = products(4 * ranks, 4, 16, ranks, dtype, seed % 1000)
-    chunks, count = performed(TileUpdates(tiles, here, peer), partials, tiling, dtype)
+    chunks, count = perform_updates(TileUpdates(tiles, here, peer), partials, tiling, dtype)
     owner = np.repeat(np.arange(ranks), 4)[:, None] * np.ones((1, 4), dtype=int)
     result = np.nanmax(np.where(np.isnan(chunks), -np.inf, chunks), axis=0)
     assert count == 2 * ranks * (ranks - 1)
@@ -95,7 +95,7 @@ def test_an_update_that_comes_before_its_sum_is_found():
     here, peer = np.full((3, 3, 1, 1), -1), np.full((3, 3, 1, 2), -1)
     here[:, 1], peer[:, 1, 0, 0], here[:, 2], peer[:, 2, 0, 0] = 10, 11, 5, 6
     with pytest.raises(SimulationError, match="had summed it"):
-        performed(
+        perform_updates(
             TileUpdates(tiles, here, peer),
             products(12, 4, 8, 3, "fp16"),
             GemmTiling(rows=4, columns=4, threads=64),
@@ -226,7 +226,7 @@ def test_a_tile_or_a_line_that_is_early_is_found(fabric):
 
     def again(begun_fs=done.run.updates.begun_fs, chunks=done.run.chunks):
         updates = replace(done.run.updates, begun_fs=begun_fs)
-        return gathered(updates, chunks, done.operand, done.weights, tiling)[0]
+        return replay_gather(updates, chunks, done.operand, done.weights, tiling)[0]
 
     assert np.array_equal(again(), done.products)
     early = done.run.updates.begun_fs.copy()

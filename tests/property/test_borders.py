@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.core.errors import InputError
-from weft.papers.textbook.meshes import StageCosts, balanced, clustered, cost_of, mesh_plans
+from weft.papers.textbook.meshes import StageCosts, balance_stages, cluster_operators, cost_of, mesh_plans
 
 WHOLE = st.integers(1, 50)
 
@@ -33,9 +33,9 @@ def test_dp_of_the_slowest_stage_equals_brute_force(layers, stages, capacity):
     best = min(slowest(cut) for cut in cuts(len(layers), stages))
     if math.isinf(best):
         with pytest.raises(InputError, match="fit"):
-            balanced(times, stages, states=states, kept=kept, capacity=capacity)
+            balance_stages(times, stages, states=states, kept=kept, capacity=capacity)
         return
-    found = balanced(times, stages, states=states, kept=kept, capacity=capacity)
+    found = balance_stages(times, stages, states=states, kept=kept, capacity=capacity)
     ends = np.cumsum([0, *found.layers])
     assert found.bottleneck == best == slowest(list(pairwise(ends)))
 
@@ -48,7 +48,7 @@ def test_groups_have_the_least_sum_of_squares(times, groups):
     def squares(cut):
         return sum(sum(times[i:j]) ** 2 for i, j in cut)
 
-    ends = np.cumsum([0, *clustered(times, groups)])
+    ends = np.cumsum([0, *cluster_operators(times, groups)])
     found = squares(pairwise(ends))
     assert found == min(squares(cut) for cut in cuts(len(times), groups))
 

@@ -45,7 +45,7 @@ def test_machine_code_says_the_same_as_python(name, chunks):
     asked = name, 4, chunks, 24, *times, np.full(5, 0.1), np.zeros(5)
     plain = many.last_backwards(*asked)
     ends = np.empty_like(plain)
-    many.compiled()(many.SLOTTED.index(name), *asked[1:], ends, np.empty(24))
+    many.compile_clock()(many.SLOTTED.index(name), *asked[1:], ends, np.empty(24))
     np.testing.assert_array_equal(ends, plain)
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from weft.graph import read_graph, write_graph
 from weft.graph.named import shapes
 from weft.rewrite import RULES
-from weft.rewrite.execute import compared, proven
-from weft.rewrite.flow import Flow, applied
+from weft.rewrite.execute import compare_results, proven
+from weft.rewrite.flow import Flow, apply_change
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -27,7 +27,7 @@ def test_no_rule_changes_the_shape_of_a_result_or_moves_more(name, seed, tmp_pat
     graph = RULES[name].example(np.random.default_rng(seed))
     for found in RULES[name].find(Flow(graph)):
         if found.change is not None:
-            after = applied(graph, found.change)
+            after = apply_change(graph, found.change)
             before_shapes, after_shapes = shapes(graph), shapes(after)
             for one in graph.results:
                 assert np.prod(after_shapes[one]) == np.prod(before_shapes[one])
@@ -45,5 +45,5 @@ def test_all_rules_in_turn_keep_what_attention_computes(seeds):
     for rule in RULES.values():
         change = next((one.change for one in rule.find(Flow(graph)) if one.change is not None), None)
         if change is not None:
-            graph = applied(graph, change)
-    assert compared(start, graph, seeds[-1]).holds
+            graph = apply_change(graph, change)
+    assert compare_results(start, graph, seeds[-1]).holds

@@ -20,7 +20,7 @@ from weft.models.parallel import dependent, share_of
 from weft.overlaps import STRATEGIES, CoRunStrategy, OverlapMethod, find_simulated
 from weft.overlaps.arbiters import ROUND_ROBIN
 from weft.overlaps.lower.collectives import library_ring
-from weft.overlaps.lower.gpus import paced
+from weft.overlaps.lower.gpus import pace_links
 from weft.overlaps.lower.independent import lower_independent
 from weft.overlaps.lower.machine import default_request_bytes, machine_tables
 from weft.simulate import alone, balanced, compare
@@ -174,7 +174,7 @@ def ring_collective(
     system, options = hardware.system(machine, gpus=ranks), RunOptions(clock="short", request_bytes=1024)
     kernel = library_ring(name, size, ranks, system, dtype, protocol=protocol)
     plan = Streams(None, CollectiveLoop(kernel, 1)).plan(system.gpu)
-    built = build(plan, machine_tables(paced(system, [kernel]), 1, options, 1))
+    built = build(plan, machine_tables(pace_links(system, [kernel]), 1, options, 1))
     state, _ = run_program(built, ROUND_ROBIN)
     return int(state.kernel_run[0, 0, y.RUN_END]) * 1e-15
 

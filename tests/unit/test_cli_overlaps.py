@@ -6,7 +6,7 @@ from click.testing import CliRunner
 import weft
 from weft.cli.catalogues import overlaps
 from weft.core.errors import UnknownNameError
-from weft.overlaps import OVERLAPS, STRATEGIES, simulated
+from weft.overlaps import OVERLAPS, STRATEGIES, simulated_methods
 
 
 def run(*arguments):
@@ -38,7 +38,7 @@ def test_an_unknown_place_is_refused_with_the_known_ones():
 def test_overlaps_as_json_say_what_is_simulated_and_how():
     listed = {entry["name"]: entry for entry in json.loads(run("list", "--json"))}
     assert list(listed) == list(OVERLAPS) == weft.overlaps()
-    assert {name for name, entry in listed.items() if entry["kind"] != "closed form"} == set(simulated())
+    assert {name for name, entry in listed.items() if entry["kind"] != "closed form"} == set(simulated_methods())
     assert listed["t3-mca"]["kind"] == "simulated"
     assert listed["t3-mca"]["arbiter"] == "compute-first"
     assert listed["ideal-overlap"]["kind"] == "ideal"

@@ -9,7 +9,7 @@ from weft.core.options import RunOptions
 from weft.engine import layout as y
 from weft.graph import Gemm
 from weft.hardware import System
-from weft.overlaps.lower.machine import default_request_bytes, ganged, machine_tables
+from weft.overlaps.lower.machine import count_ganged, default_request_bytes, machine_tables
 
 FINE, COARSE = 512, 32 * 1024
 SQUARE, FLAT = Gemm(4864, 4096, 2048, "bf16"), Gemm(64, 8192, 8192, "bf16")
@@ -36,14 +36,14 @@ def test_ganged_channels_have_the_bandwidth_of_those_they_stand_for(name, reques
 
 
 def test_a_gang_is_as_wide_as_fine_stripes_would_be_and_leaves_four():
-    assert [ganged(hardware.gpu("mi300x"), request) for request in (512, 4096, 8192, 32768, 65536)] == [
+    assert [count_ganged(hardware.gpu("mi300x"), request) for request in (512, 4096, 8192, 32768, 65536)] == [
         1,
         1,
         16,
         64,
         64,
     ]
-    assert ganged(hardware.gpu("a100-sxm-80gb"), 32768) == 20
+    assert count_ganged(hardware.gpu("a100-sxm-80gb"), 32768) == 20
 
 
 def test_gpus_run_with_coarse_requests_unless_they_are_models():
@@ -56,7 +56,7 @@ def test_gpus_run_with_coarse_requests_unless_they_are_models():
 @pytest.mark.parametrize("name", hardware.gpu_names())
 def test_requests_of_the_default_size_leave_four_channels(name):
     gpu = hardware.gpu(name)
-    assert gpu.memory.channels // ganged(gpu, default_request_bytes(gpu)) >= min(4, gpu.memory.channels)
+    assert gpu.memory.channels // count_ganged(gpu, default_request_bytes(gpu)) >= min(4, gpu.memory.channels)
 
 
 @pytest.mark.parametrize(("gemm", "within"), [(SQUARE, 0.02), (FLAT, 0.1)], ids=["bound by compute", "bound by memory"])

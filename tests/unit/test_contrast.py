@@ -72,7 +72,7 @@ def test_every_overlap_of_a_step_takes_what_the_step_with_it_takes():
 def test_a_step_bound_by_one_axis_says_so():
     found = weft.step_overlaps("llama-3-70b", "64xh100", tp=8, zero=3, batch=128, sequence=8192)
     step = found.first
-    under_way = (step.hidden["dp"] + step.exposed["dp"]) / (step.seconds - step.parts["calibration residual"])
+    under_way = (step.hidden["dp"] + step.exposed_part["dp"]) / (step.seconds - step.parts["calibration residual"])
     assert 0.9 < under_way < 1
     said = f"data parallelism is under way for {under_way:.0%} of the step without its calibration residual, and bounds"
     assert said in str(found)

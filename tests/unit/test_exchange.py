@@ -9,10 +9,10 @@ from click.testing import CliRunner
 from weft import hardware
 from weft.cli.predict import predict
 from weft.core.errors import InputError, UnknownNameError
-from weft.estimate.exchange import HOST_SYNC, Exchange, exchange, moved, traffic
+from weft.estimate.exchange import HOST_SYNC, Exchange, count_bytes, exchange, traffic
 from weft.graph import EXCHANGES, TokenExchange
-from weft.graph.routing import reached
-from weft.kernels.library.dispatchers import bounds, dispatcher, dispatchers, leaves, shipped
+from weft.graph.routing import count_reached
+from weft.kernels.library.dispatchers import bounds, dispatcher, dispatchers, leaves, shipped_values
 from weft.models import load_model
 from weft.models.block import Routing
 from weft.models.parallel.cut import copies
@@ -46,46 +46,46 @@ def test_an_exchange_is_never_faster_than_the_wires_of_a_node(library, rate):
 
 
 def test_many_experts_are_reached_as_if_drawn_with_replacement():
-    assert reached(8, 1e9, 8) == pytest.approx(8 * (1 - (1 - 1 / 8) ** 8))
+    assert count_reached(8, 1e9, 8) == pytest.approx(8 * (1 - (1 - 1 / 8) ** 8))
 
 
 def test_a_token_with_as_many_experts_as_ranks_of_one_expert_reaches_each():
-    assert reached(8, 8, 8) == pytest.approx(8)
-    assert reached(8, 8, 2) == pytest.approx(2)
+    assert count_reached(8, 8, 8) == pytest.approx(8)
+    assert count_reached(8, 8, 2) == pytest.approx(2)
 
 
 def test_deduplicated_layers_send_as_many_copies():
     routing = Routing(experts=256, each=8, hidden=7168, dtype="bf16")
-    assert copies(routing, 64, "rank") == pytest.approx(float(reached(64, 256, 8)))
+    assert copies(routing, 64, "rank") == pytest.approx(float(count_reached(64, 256, 8)))
 
 
 def test_a_two_level_library_sends_each_token_once_to_a_node():
-    deepep, flat = moved(NODES, dispatcher("deepep"), 8), moved(NODES, dispatcher("deepep-ll"), 8)
-    assert deepep.network_bytes == pytest.approx(4096 * reached(8, 256, 8) * 7 / 8 * 7168 * (1 + 4 / 128))
+    deepep, flat = count_bytes(NODES, dispatcher("deepep"), 8), count_bytes(NODES, dispatcher("deepep-ll"), 8)
+    assert deepep.network_bytes == pytest.approx(4096 * count_reached(8, 256, 8) * 7 / 8 * 7168 * (1 + 4 / 128))
     assert deepep.network_bytes < flat.network_bytes == pytest.approx(4096 * 8 * 7 / 8 * 7168 * (1 + 4 / 128))
 
 
 def test_what_a_rank_keeps_crosses_no_link():
     wire = 7168 * (1 + 4 / 128)
-    inside, across = (moved(what, dispatcher("deepep-ll"), nodes) for what, nodes in ((NODE, 1), (NODES, 8)))
+    inside, across = (count_bytes(what, dispatcher("deepep-ll"), nodes) for what, nodes in ((NODE, 1), (NODES, 8)))
     assert inside.link_bytes == pytest.approx(4096 * 8 * 7 / 8 * wire)
     assert across.link_bytes == pytest.approx(4096 * 8 * 7 / 64 * wire)
-    forwarded = moved(NODES, dispatcher("deepep"), 8)
-    assert forwarded.link_bytes == pytest.approx(4096 * reached(64, 256, 8) * 7 / 8 * wire)
+    forwarded = count_bytes(NODES, dispatcher("deepep"), 8)
+    assert forwarded.link_bytes == pytest.approx(4096 * count_reached(64, 256, 8) * 7 / 8 * wire)
 
 
 def test_combine_brings_bf16_back():
     there, back = (
-        moved(Exchange(name, 4096, 7168, 8, 256, 64), dispatcher("deepep"), 8) for name in ("dispatch", "combine")
+        count_bytes(Exchange(name, 4096, 7168, 8, 256, 64), dispatcher("deepep"), 8) for name in ("dispatch", "combine")
     )
     assert back.network_bytes / there.network_bytes == pytest.approx(2 / (1 + 4 / 128))
 
 
 def test_group_limited_routing_reaches_fewer_nodes():
-    limited = moved(Exchange("dispatch", 4096, 7168, 8, 256, 64, reach=4), dispatcher("deepep"), 8)
-    free = moved(NODES, dispatcher("deepep"), 8)
+    limited = count_bytes(Exchange("dispatch", 4096, 7168, 8, 256, 64, reach=4), dispatcher("deepep"), 8)
+    free = count_bytes(NODES, dispatcher("deepep"), 8)
     assert limited.network_bytes < free.network_bytes
-    assert limited.network_bytes == pytest.approx(4096 * reached(4, 128, 8) * 7 / 8 * free.wire)
+    assert limited.network_bytes == pytest.approx(4096 * count_reached(4, 128, 8) * 7 / 8 * free.wire)
 
 
 def test_low_latency_kernels_take_a_compute_unit_for_a_group_of_experts():
@@ -178,7 +178,7 @@ def test_arrays_of_tokens_answer_arrays():
 
 
 def test_every_value_lies_in_its_range_and_has_a_source():
-    for path, value in shipped().items():
+    for path, value in shipped_values().items():
         low, high = bounds()[path]
         assert low <= value <= high, path
         assert leaves()[path].provenance.source

@@ -19,7 +19,7 @@ from weft.cli import main
 from weft.core.errors import ConfigError, InputError
 from weft.graph import ExecutionPlanKernel
 from weft.kernels.execution_kernel import FLAG
-from weft.kernels.execution_replay import replayed
+from weft.kernels.execution_replay import replay_plan
 
 NODE = "h100-sxm"
 
@@ -86,7 +86,7 @@ def changed(data, rank, block, at, **op):
     ids=["puts", "shared", "packets", "one round", "loads", "older"],
 )
 def test_the_result_of_a_right_plan_is_proven(data, tmp_path):
-    assert replayed(read(data, tmp_path), 1 << 20)
+    assert replay_plan(read(data, tmp_path), 1 << 20)
 
 
 def test_a_chunk_that_is_not_added_up_is_named_with_the_step_that_left_it(tmp_path):
@@ -95,20 +95,20 @@ def test_a_chunk_that_is_not_added_up_is_named_with_the_step_that_left_it(tmp_pa
     with pytest.raises(
         InputError, match=r"chunk 1 of rank 0's output lacks the data of rank 0, as step 3 \('res'\) of "
     ):
-        replayed(read(changed(data, 1, 0, 3, src_buff=sources), tmp_path), 1 << 20)
+        replay_plan(read(changed(data, 1, 0, 3, src_buff=sources), tmp_path), 1 << 20)
 
 
 def test_data_that_is_added_twice_is_named(tmp_path):
     data = by_puts()
     sources = data["gpus"][2]["threadblocks"][0]["ops"][3]["src_buff"]
     with pytest.raises(InputError, match="has the data of rank 3 more than once"):
-        replayed(read(changed(data, 2, 0, 3, src_buff=[*sources, local("s", 3)]), tmp_path), 1 << 20)
+        replay_plan(read(changed(data, 2, 0, 3, src_buff=[*sources, local("s", 3)]), tmp_path), 1 << 20)
 
 
 def test_a_wait_that_no_step_signals_names_the_step(tmp_path):
     data = changed(by_puts(), 3, 0, 1, channel_ids=[0, 1])
     with pytest.raises(InputError, match=r"ends: step 5 \('wait'\) .* rank 2 waits for signal 2 of rank 3 .*no step"):
-        replayed(read(data, tmp_path), 1 << 20)
+        replay_plan(read(data, tmp_path), 1 << 20)
 
 
 def test_ranks_that_wait_for_each_other_are_a_deadlock(tmp_path):
@@ -117,7 +117,7 @@ def test_ranks_that_wait_for_each_other_are_a_deadlock(tmp_path):
         ops = rank["threadblocks"][0]["ops"]
         ops[1], ops[2] = ops[2], ops[1]
     with pytest.raises(InputError, match=r"the step that would send it waits, too .2 threadblocks wait in all"):
-        replayed(read(data, tmp_path), 1 << 20)
+        replay_plan(read(data, tmp_path), 1 << 20)
 
 
 def test_accesses_that_nothing_orders_are_named(tmp_path):
@@ -125,7 +125,7 @@ def test_accesses_that_nothing_orders_are_named(tmp_path):
     for rank in data["gpus"]:
         del rank["threadblocks"][0]["ops"][1:3]
     with pytest.raises(InputError, match=r"it writes bytes of rank 0's scratch that step 1 \('res'\) .* rank 0 read"):
-        replayed(read(data, tmp_path), 1 << 20)
+        replay_plan(read(data, tmp_path), 1 << 20)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_step_that_waits_twice_for_one_signal_never_ends(tmp_path):
     wait = next(op for op in data["gpus"][0]["threadblocks"][0]["ops"] if op["name"] == "wait")
     wait["channel_ids"] = [wait["channel_ids"][0]] * 2
     with pytest.raises(InputError, match=r"never ends: .* waits for signal 3 of rank 1"):
-        replayed(read(data, tmp_path), 1 << 20)
+        replay_plan(read(data, tmp_path), 1 << 20)
 
 
 def test_sizes_and_ranks_must_suit_the_plan(tmp_path):

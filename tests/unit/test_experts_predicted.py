@@ -13,7 +13,7 @@ from weft import Routing
 from weft.cli.predict import predict
 from weft.core.errors import InputError, UnknownNameError
 from weft.core.options import RunOptions
-from weft.estimate.experts import TILES, ExpertRows, Experts, Grouped, experts, grouped
+from weft.estimate.experts import TILES, ExpertRows, Experts, Grouped, experts, time_grouped
 from weft.estimate.target import Harness, target
 from weft.graph import GroupedGemm
 from weft.kernels.library.kits import KITS
@@ -48,7 +48,7 @@ def test_a_shared_load_is_that_of_its_counts(rows, groups, busiest):
         counts = [busiest] + [(rows - busiest) / (groups - 1)] * (groups - 1)
     else:
         counts = [max(rows / groups, 1)] * min(rows, groups)
-    shared, of = ExpertRows.shared(rows, groups, busiest), ExpertRows.of(counts)
+    shared, of = ExpertRows.share_evenly(rows, groups, busiest), ExpertRows.of(counts)
     assert float(shared.rows) == of.rows
     assert shared.busiest == of.busiest
     assert shared.blocks[-1] == pytest.approx(of.blocks[-1], rel=0.5)
@@ -195,9 +195,9 @@ def test_sglang_streams_mxfp4_weights_as_16_bits_and_vllm_as_4():
 def test_sums_of_scaled_blocks_are_added_on_vector_units():
     """Each costs an instruction a sum of 128 products: as a main loop of the same rate, that much longer."""
     machine = target("h100-sxm", RunOptions(clock="short"))
-    what = Grouped(ExpertRows.shared(128 * 1024, 128), 4096, 4096, EXPERT_FORMATS["fp8-block"])
+    what = Grouped(ExpertRows.share_evenly(128 * 1024, 128), 4096, 4096, EXPERT_FORMATS["fp8-block"])
     own = {"peak": 1.0, "begin": 0.0, "memory": 1.0}
-    plain, promoted = (sum(grouped(what, machine, own | {"promoted": each}).values()) for each in (0, 1))
+    plain, promoted = (sum(time_grouped(what, machine, own | {"promoted": each}).values()) for each in (0, 1))
     tiles, gpu = 128 * 1024 / 128 * 32 * 32, machine.gpu
     added = tiles * 128 * 128 / (gpu.vector_lanes * gpu.compute.clock) / gpu.compute.compute_units
     assert promoted - plain == pytest.approx(added, rel=0.02)

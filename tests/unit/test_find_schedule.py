@@ -10,7 +10,7 @@ from weft.cli.main import main
 from weft.core.errors import ConfigError, InputError, UnitError, UnknownNameError
 from weft.plan.schedules import check_schedule, find_schedule
 from weft.step.pipeline import Durations, Send, read_schedule, run_schedule, schedule
-from weft.step.pipeline.filling import Costs, Scratch, Settings, anneal, clock, compiled, fill
+from weft.step.pipeline.filling import Costs, Scratch, Settings, anneal, clock, compile_filling, fill
 from weft.step.pipeline.problem import OrderProblem, least_end, least_spans
 
 EVEN = ("1 ms", "1 ms", "1 ms")
@@ -125,7 +125,7 @@ def test_tasks_that_wait_for_each_other_are_named(tmp_path):
 
 def test_compiled_code_does_what_plain_python_does():
     problem = OrderProblem(3, 5, Durations([1, 2, 1.5], [1, 1, 2], [0.5, 1, 0.7]), 0.2, 3, 0.4)
-    orders, code = [], compiled()
+    orders, code = [], compile_filling()
     for run in (lambda name: code[name], lambda name: {"fill": fill, "clock": clock, "anneal": anneal}[name]):
         order, scratch = np.empty((3, 15), np.int64), Scratch.of(3, 5)
         assert run("fill")(problem.costs, order, Settings(np.array([3, 2, 1]), np.array([3, 3, 3]), 0.5, 0), scratch)

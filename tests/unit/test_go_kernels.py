@@ -22,9 +22,9 @@ from weft.plan.tune.queues import (
     degrees_up_to,
     go_kernels,
     judge,
-    needed,
+    needed_simulations,
 )
-from weft.sweep.simulations import Bench, Jobs, Tiled, drained
+from weft.sweep.simulations import Bench, Jobs, Tiled, drain_seconds
 
 GPU = small_mi100()
 BENCH = Bench.of(GPU)
@@ -33,7 +33,7 @@ SMALL, OTHER = Gemm(128, 192, 128, "fp16"), Gemm(192, 64, 128, "fp16")
 
 def judged(queue):
     kernels = go_kernels(asked_degrees([queue]), BENCH)
-    return judge(queue, kernels, BENCH, Jobs().run(needed(queue, kernels, BENCH))), kernels
+    return judge(queue, kernels, BENCH, Jobs().run(needed_simulations(queue, kernels, BENCH))), kernels
 
 
 def test_a_part_of_the_gpu_ranks_larger_tiles_first():
@@ -52,7 +52,7 @@ def test_the_kernel_of_a_degree_is_the_fastest_of_all_that_were_tried():
     kernels = go_kernels({SMALL: [2, 4]}, BENCH)[SMALL]
     assert kernels.degrees == (1, 2, 4)
     for degree in kernels.degrees:
-        assert kernels.seconds(degree) == min(drained(run) for run in kernels.runs[degree].values())
+        assert kernels.seconds(degree) == min(drain_seconds(run) for run in kernels.runs[degree].values())
     assert kernels.isolated == kernels.best(1)
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import weft
-from weft.cli.cases import exchanged, layer_of_experts, routed
+from weft.cli.cases import layer_of_experts, parse_exchange, parse_routing
 from weft.core.errors import InputError
-from weft.estimate.exchange import Exchange, exchange, moved
+from weft.estimate.exchange import Exchange, count_bytes, exchange
 from weft.graph import TokenExchange
-from weft.graph.routing import reached
+from weft.graph.routing import count_reached
 from weft.hardware import system
 from weft.kernels.library.dispatchers import dispatcher
 from weft.models import load_model
@@ -37,17 +37,17 @@ def counted(parts, experts, top_k, few, groups):
     [(4, 8, 3, 2, 4), (8, 8, 3, 2, 4), (2, 8, 3, 2, 4), (2, 12, 4, 3, 6), (1, 8, 2, 1, 4), (4, 8, 3, 4, 4)],
 )
 def test_a_token_reaches_as_many_parts_as_counting_says(parts, experts, top_k, few, groups):
-    found = float(reached(parts, experts, top_k, (few, groups)))
+    found = float(count_reached(parts, experts, top_k, (few, groups)))
     assert found == pytest.approx(counted(parts, experts, top_k, few, groups), rel=1e-12)
 
 
 def test_groups_keep_tokens_off_the_network():
     free, limited = (
-        moved(Exchange("dispatch", 4096, 7168, 8, 256, 64, reach=reach), dispatcher("deepep"), 8)
+        count_bytes(Exchange("dispatch", 4096, 7168, 8, 256, 64, reach=reach), dispatcher("deepep"), 8)
         for reach in (None, (4, 8))
     )
     assert limited.network_bytes / free.network_bytes == pytest.approx(
-        float(reached(4, 128, 8) / reached(8, 256, 8)), rel=1e-9
+        float(count_reached(4, 128, 8) / count_reached(8, 256, 8)), rel=1e-9
     )
 
 
@@ -62,7 +62,7 @@ def test_the_exchange_of_a_step_is_the_one_that_weft_predict_exchange_says():
     plan = TrainingPlan(ep=64, dp=64, batch=64, sequence=4096, dispatcher="deepep")
     part = rank_parts(DEEPSEEK, plan, framework("megatron-core"))["moe"]
     (op,) = [node.op for node in part.forward if isinstance(node.op, TokenExchange) and node.op.operation == "dispatch"]
-    asked = Exchange(**exchanged("dispatch:4096x7168,top8/256,reach4/8"), ranks=64, dtype=op.dtype)
+    asked = Exchange(**parse_exchange("dispatch:4096x7168,top8/256,reach4/8"), ranks=64, dtype=op.dtype)
     assert float(weft.estimate(op, system("64xh100")).seconds) == pytest.approx(
         float(exchange(asked, "64xh100", "deepep").seconds)
     )
@@ -80,7 +80,7 @@ def test_launches_name_the_groups_and_are_read_back(tmp_path):
 def test_layers_of_experts_are_asked_in_the_same_words():
     def on(text, ranks):
         sizes = layer_of_experts(f"4096x7168x2048,top8/256,{text}")
-        return routed({name: sizes[name] for name in sizes if name not in ("hidden", "ffn")}, ranks, ()).reach
+        return parse_routing({name: sizes[name] for name in sizes if name not in ("hidden", "ffn")}, ranks, ()).reach
 
     assert on("reach4/8", 8) == on("reach4", 8) == 4
     assert on("reach4/8", 64) == 0  # as many GPUs as a token has experts
@@ -96,7 +96,7 @@ def test_layers_of_experts_are_asked_in_the_same_words():
 )
 def test_groups_that_cannot_be_are_refused_in_a_sentence(text, said):
     with pytest.raises(InputError, match=said):
-        Exchange(**exchanged(text), ranks=8)
+        Exchange(**parse_exchange(text), ranks=8)
 
 
 @pytest.mark.parametrize("loads", [float("nan"), -1.0, (1, float("inf")), (True, 1), ("a", "b"), "power:nan", "1e400"])

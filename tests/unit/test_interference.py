@@ -18,7 +18,7 @@ from weft.graph import Collective, Gemm, concurrent
 from weft.overlaps.arbiters import COMPUTE_FIRST, POLICIES
 from weft.simulate import alone
 from weft.simulate.result import Percentiles, Timeline
-from weft.simulate.result.interference import recorded
+from weft.simulate.result.interference import read_interference
 from weft.simulate.result.metrics import stage_ends, stage_spreads
 from weft.simulate.single import simulate
 from weft.view.interference import bursts, interference_parts
@@ -179,7 +179,7 @@ def test_every_value_is_within_a_class_of_a_few_percent():
     for value in values.tolist():
         machine.histogram[:] = 0
         PLAIN._classify(machine.histogram, 0, 0, y.HISTOGRAM_AHEAD, value, y.UNIT_BYTES)
-        (found,) = (one for one in recorded(machine, 1).streams if one.stream == "compute")
+        (found,) = (one for one in read_interference(machine, 1).streams if one.stream == "compute")
         assert found.ahead_bytes.p50 == pytest.approx(value, rel=0.022)
         assert found.ahead_bytes.max == value
 

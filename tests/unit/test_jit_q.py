@@ -7,7 +7,7 @@ from weft.core.errors import UnknownNameError
 from weft.core.options import SUSTAINED
 from weft.models import load_model
 from weft.papers.jit_q import JitQStudy
-from weft.papers.jit_q.layers import cases, memory_bytes, spread, timed
+from weft.papers.jit_q.layers import cases, memory_bytes, spread, time_layer
 from weft.papers.jit_q.study import STATES, units_of
 
 GPU = hardware.gpu("mi210")
@@ -68,7 +68,7 @@ def test_a_gemm_moves_at_least_its_operands_and_requests_keep_its_time():
 
 
 def test_only_the_gemms_of_a_layer_count():
-    forward, backward, step, layers = timed(load_model("gpt-3"), GPU, 1024, SUSTAINED)
+    forward, backward, step, layers = time_layer(load_model("gpt-3"), GPU, 1024, SUSTAINED)
     assert backward.flops == 2 * forward.flops
     assert layers == 96
     assert layers * (forward.seconds + backward.seconds) < step

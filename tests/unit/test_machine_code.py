@@ -86,7 +86,7 @@ import numpy as np
 from weft.step.pipeline import many
 
 ends = np.empty((1, 2))
-many.compiled()(0, 2, 1, 4, np.ones((1, 2)), np.ones((1, 2)), np.zeros(1), np.zeros(1), ends, np.empty(12))
+many.compile_clock()(0, 2, 1, 4, np.ones((1, 2)), np.ones((1, 2)), np.zeros(1), np.zeros(1), ends, np.empty(12))
 print(ends.tolist(), "numba" in sys.modules)
 """
 COMPILED, LOADED = "[[10.0, 9.0]] True", "[[10.0, 9.0]] False"

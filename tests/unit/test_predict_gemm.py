@@ -125,7 +125,7 @@ def test_machine_code_and_plain_python_agree() -> None:
     tiles = np.array([[float(getattr(one, name)) for name in gemm_kernel.Tile._fields] for one in library])
     shapes = np.stack([*random_shapes(200, seed=3), *np.ones((3, 200))], axis=1)
     results = []
-    for run in (gemm_kernel.run, gemm_kernel.compiled()):
+    for run in (gemm_kernel.run, gemm_kernel.compile_kernel()):
         chosen, times = np.empty(200, dtype=np.int64), np.empty((200, 9))
         run(shapes, tiles, on, chosen, times, np.empty((len(tiles), 11)), np.empty(len(tiles)))
         results.append((chosen, times))

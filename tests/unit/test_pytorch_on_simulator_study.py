@@ -7,7 +7,7 @@ import pytest
 import weft
 from weft.core.errors import InputError, UnknownNameError
 from weft.papers.pytorch_on_simulator import PyTorchOnSimulatorStudy
-from weft.papers.pytorch_on_simulator.kernels import moved
+from weft.papers.pytorch_on_simulator.kernels import measure_traffic
 from weft.papers.pytorch_on_simulator.study import DECLARED, program
 
 HEAD = "gpu,dtype,op,batch,m,n,k,time_us,cycles,dram_read_sectors,dram_write_sectors,kernel\n"
@@ -55,7 +55,7 @@ def test_a_hash_spreads_what_plain_addresses_leave_to_one_channel(found):
 
 def test_sectors_of_unknown_kernels_are_left_out(tmp_path):
     (tmp_path / "v100_kernels.csv").write_text(HEAD + "qv100,,x,,,,,,1,2,3,unheardOf\n", encoding="utf-8")
-    assert moved(tmp_path, weft.gpu("v100-sxm2-32gb")) == ()
+    assert measure_traffic(tmp_path, weft.gpu("v100-sxm2-32gb")) == ()
 
 
 def test_an_unknown_program_or_folder_is_refused(tmp_path):

@@ -13,8 +13,8 @@ from weft.graph import Collective, Constant, Streaming, Tensor, View, read_graph
 from weft.models import load_model
 from weft.models.parallel.plan import TrainingPlan
 from weft.rewrite import RULES, Rule, rewrite
-from weft.rewrite.execute import compared, execute, proven, random_values
-from weft.rewrite.flow import Draft, Flow, applied
+from weft.rewrite.execute import compare_results, execute, proven, random_values
+from weft.rewrite.flow import Draft, Flow, apply_change
 from weft.rewrite.layer import layer_graph, twin
 
 GPU = "h100-sxm"
@@ -99,7 +99,7 @@ def products(second=None, results=("y0", "y1"), weight="weight"):
 def test_products_on_one_input_read_it_once():
     graph = products()
     (found,) = places("merge_gate_up", graph)
-    merged = applied(graph, found.change)
+    merged = apply_change(graph, found.change)
     assert [node.op.n for node in merged if node.phase != "load"] == [10]
     assert merged.tensors["y1"] == View("y0+y1", start=4, stop=10)
 
@@ -264,7 +264,7 @@ def test_every_rewriting_of_a_layer_computes_what_the_layer_does(model, plan, dr
 def test_a_twin_has_the_nodes_of_the_layer():
     model, plan = load_model("llama-3-70b"), TrainingPlan(tp=8, sp=True, sequence=4096)
     assert [node.id for node in twin(model, plan)] == [node.id for node in layer_graph(model, plan)]
-    assert compared(twin(model, plan), twin(model, plan)).exact == 0
+    assert compare_results(twin(model, plan), twin(model, plan)).exact == 0
 
 
 @pytest.mark.parametrize("model", ["mixtral-8x7b", "deepseek-v3", "bert-large", "t5-11b", PARALLEL])

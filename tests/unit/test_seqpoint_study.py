@@ -7,8 +7,8 @@ from weft import hardware
 from weft.core.errors import InputError
 from weft.papers.seqpoint import SeqPointStudy
 from weft.papers.seqpoint.epochs import LONGEST, speech, translation, variants
-from weft.papers.seqpoint.logs import carried, held, read_logs
-from weft.papers.seqpoint.methods import SEQPOINT, geomean, noisy, outcomes, sampled
+from weft.papers.seqpoint.logs import carry_over, check_intervals, read_logs
+from weft.papers.seqpoint.methods import SEQPOINT, geomean, noisy, outcomes, sample_epoch
 
 GPU = hardware.gpu("vega-fe")
 
@@ -88,17 +88,17 @@ def log(tmp_path, **systems):
 
 def test_buckets_carry_speedups_that_one_length_does_not(tmp_path):
     logs = log(tmp_path, a=(60, 120, 180, 240, 300), b=(40, 60, 80, 100, 120))
-    (found,) = carried(logs)
+    (found,) = carry_over(logs)
     assert abs(found.error) < 0.05
     assert abs(found.one_bucket) > abs(found.error)
 
 
 def test_intervals_of_a_log_hold_its_total_and_widen_with_the_spread_of_epochs(tmp_path):
     (one,) = log(tmp_path, a=(60, 120, 180, 240, 300))
-    found = held(one, 12, 200)
+    found = check_intervals(one, 12, 200)
     assert found.iterations == 12
     assert 0.9 <= found.covered <= 1.0
-    assert held(one, 12, 20, again=0.07).half_width > 2 * found.half_width
+    assert check_intervals(one, 12, 20, again=0.07).half_width > 2 * found.half_width
 
 
 def test_logs_of_rnnt_have_no_lengths_and_one_stratum(tmp_path):
@@ -107,11 +107,11 @@ def test_logs_of_rnnt_have_no_lengths_and_one_stratum(tmp_path):
     (tmp_path / "sqnn_rnnt.csv").write_text("\n".join([head, *rows]))
     (one,) = read_logs(tmp_path)
     assert one.spread == pytest.approx(0.0, abs=1e-3)
-    assert 0.85 <= held(one, 12, 200).covered <= 1.0
+    assert 0.85 <= check_intervals(one, 12, 200).covered <= 1.0
 
 
 def test_a_sample_takes_four_of_each_stratum():
-    own, chosen = sampled(speech(None, 64).lengths, 0)
+    own, chosen = sample_epoch(speech(None, 64).lengths, 0)
     assert np.bincount(own[chosen]).tolist() == [4, 4, 4]
 
 

@@ -14,7 +14,7 @@ SMALL = (("t-nlg", 16, "op"),)
 def test_every_assumed_value_is_moved_or_left_out_with_a_reason():
     gpu = hardware.gpu("t3-paper")
     all_assumed = {path for path, found in gpu.provenance.items() if found.kind == "assumed"}
-    assert set(sensitivity.assumed(gpu)) == all_assumed - set(sensitivity.LEFT_OUT)
+    assert set(sensitivity.assumed_paths(gpu)) == all_assumed - set(sensitivity.LEFT_OUT)
     assert set(sensitivity.LEFT_OUT) <= all_assumed
 
 
@@ -23,7 +23,7 @@ def test_both_ends_of_every_range_are_machines_that_can_exist():
     moved = list(sensitivity._moves(system))
     assert len({(move.what, move.setting) for move in moved}) == len(moved)
     expected = 2 * len(sensitivity.TILINGS)
-    for path in sensitivity.assumed(system.gpu):
+    for path in sensitivity.assumed_paths(system.gpu):
         found = system.gpu.provenance[path]
         expected += sum(found.text != end for end in (found.low, found.high))
     assert len(moved) == expected

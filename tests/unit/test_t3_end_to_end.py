@@ -13,7 +13,7 @@ from weft.models import load_model
 from weft.models.parallel import sublayer
 from weft.models.parallel.plan import TrainingPlan
 from weft.papers.composed import COMMUNICATION, Composed, StepWork, work
-from weft.papers.t3_end_to_end import ACCUMULATED, DECLARED, MEASURES, accumulated
+from weft.papers.t3_end_to_end import ACCUMULATED, DECLARED, MEASURES, accumulate_gradients
 from weft.step.overlaps import SEQUENTIAL
 
 SHAPE = Gemm(1024, 1024, 512, "fp16")
@@ -72,7 +72,7 @@ def test_sequence_parallelism_moves_the_all_gather_out_of_the_sublayer():
 
 
 def test_the_optimizer_is_spread_over_the_micro_batches_of_an_update():
-    assert STEP.seconds() - accumulated(STEP).seconds() == pytest.approx(8 - 8 / ACCUMULATED)
+    assert STEP.seconds() - accumulate_gradients(STEP).seconds() == pytest.approx(8 - 8 / ACCUMULATED)
 
 
 @pytest.mark.parametrize(("phase", "layers"), [("training", 4), ("prompt", 2)])

@@ -12,7 +12,7 @@ from weft.estimate.gemm import effective_rates, time_each
 from weft.estimate.target import target
 from weft.graph import Gemm
 from weft.kernels.gemm import GemmTiling
-from weft.plan.tune.tiles import KNOBS, REASONS, Template, measured_regret, searched, tiles
+from weft.plan.tune.tiles import KNOBS, REASONS, Template, measured_regret, search_tiles, tiles
 from weft.view.answers import report
 
 SMALL = Template((64, 128, 256), (64, 128), (32, 64), (2, 4), (128, 256), (1, 4))
@@ -43,7 +43,7 @@ def test_the_best_equals_a_loop_over_all_candidates(found):
         if splits > 1 and (steps < 4 * splits or grid * splits > 3 * gpu.compute.compute_units * resident):
             continue
         tile = gemm_kernel.Tile(rows, columns, step, stages, resident, 0, 1)
-        best = min(best, gemm_kernel.fixed(shape, tile, columns, splits, rates).total)
+        best = min(best, gemm_kernel.time_candidate(shape, tile, columns, splits, rates).total)
     assert found.best.seconds == pytest.approx(best, rel=1e-12)
 
 
@@ -87,23 +87,23 @@ def test_each_tile_is_timed_as_if_alone():
     shapes = np.array([[64, 128, 64, 3, 2, 0, 1], [16, 32, 32, 2, 4, 0, 1.0]])
     times = np.empty(2)
     gemm_kernel.each(shape, shapes, np.array([1.0, 3.0]), rates, times)
-    direct = [gemm_kernel.fixed(shape, gemm_kernel.Tile(*row), row[1], cut, rates).total
+    direct = [gemm_kernel.time_candidate(shape, gemm_kernel.Tile(*row), row[1], cut, rates).total
               for row, cut in zip(shapes, (1.0, 3.0), strict=True)]  # fmt: skip
     assert times.tolist() == direct
 
 
 def test_annealing_finds_a_good_kernel_and_the_same_seed_repeats_it(found):
-    one, again = searched(found, starts=5), searched(found, starts=5)
+    one, again = search_tiles(found, starts=5), search_tiles(found, starts=5)
     assert one == again
     assert 1 <= one.annealed <= one.exhaustive == len(found.seconds)
-    assert searched(found, within=10.0, starts=3).annealed == 1
+    assert search_tiles(found, within=10.0, starts=3).annealed == 1
 
 
 def test_random_draws_need_on_average_what_sampling_needs(found):
     good = found.seconds <= 1.01 * found.best.seconds
     random = np.random.default_rng(3)
     draws = [1 + int(np.argmax(good[random.permutation(len(good))])) for _ in range(4000)]
-    assert searched(found, starts=1).random == pytest.approx(np.mean(draws), rel=0.05)
+    assert search_tiles(found, starts=1).random == pytest.approx(np.mean(draws), rel=0.05)
 
 
 def test_regret_is_zero_if_the_best_was_chosen_and_at_least_the_slowest_listed_if_unmeasured():

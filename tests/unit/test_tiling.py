@@ -22,16 +22,16 @@ from weft.papers.textbook.kernels import (
     elementwise_chain,
     fusion_speedup,
     intensity,
-    launched,
+    launch_kernels,
     load_instructions,
     register_tiled,
-    replayed,
+    replay_graph,
     ridge,
     shared_tiled,
     stencil_loads,
     strided_read,
     thread_tiled,
-    untiled,
+    untiled_traffic,
     view_bytes,
 )
 
@@ -68,8 +68,8 @@ def run_register_tiles(shape, rows, columns, depth, memory):
 
 
 def test_the_textbook_figures_of_a_cube_of_1024():
-    assert untiled(CUBE).words("memory") == 2_147_483_648  # 2.15 G
-    assert thread_tiled(CUBE, 1).words("memory") == untiled(CUBE).words("memory")
+    assert untiled_traffic(CUBE).words("memory") == 2_147_483_648  # 2.15 G
+    assert thread_tiled(CUBE, 1).words("memory") == untiled_traffic(CUBE).words("memory")
     assert thread_tiled(CUBE, 8).words("memory") == 268_435_456  # 0.27 G
     tiled = shared_tiled(CUBE, 64, 8)
     assert tiled.words("memory") == 33_554_432  # 33.6 M
@@ -119,7 +119,7 @@ def test_cache_bands_read_what_their_loops_load(shape, rows, columns):
 def test_the_naive_loop_reads_both_operands_for_every_product(shape):
     memory = Words()
     run_register_tiles(shape, 1, 1, 1, memory)
-    assert untiled(shape).reads["memory"] == memory.counts
+    assert untiled_traffic(shape).reads["memory"] == memory.counts
 
 
 @given(products, st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))
@@ -158,7 +158,7 @@ def test_a_cache_of_the_bands_size_misses_as_often_as_the_form_says():
     ]
     form = cache_tiled(MatrixProduct(n, n, n), band, 1)
     assert least_recently_used(order, form.held["cache"] + n) == form.words("memory")
-    assert least_recently_used(order, 2) == untiled(MatrixProduct(n, n, n)).words("memory")
+    assert least_recently_used(order, 2) == untiled_traffic(MatrixProduct(n, n, n)).words("memory")
 
 
 @given(
@@ -246,17 +246,17 @@ def test_launches_delay_kernels_as_a_clock_of_host_and_gpu_says(kernels, host):
     gpu = 0.0
     for at, seconds in enumerate(kernels):
         gpu = max(gpu, host * (at + 1)) + seconds
-    found = launched(kernels, host)
+    found = launch_kernels(kernels, host)
     assert found.seconds == pytest.approx(gpu)
-    assert replayed(kernels, host).seconds <= found.seconds * (1 + 1e-12)
+    assert replay_graph(kernels, host).seconds <= found.seconds * (1 + 1e-12)
     assert 0 <= found.idle + 1e-12 <= 1
 
 
 def test_a_graph_removes_the_idle_time_of_short_kernels():
     kernels = [2e-6] * 1000
-    assert launched(kernels, 8e-6).idle == pytest.approx(0.75, abs=0.001)
-    assert replayed(kernels, 8e-6).idle == pytest.approx(0.004, abs=0.001)
-    assert launched([100e-6] * 100, 8e-6).idle == pytest.approx(8 / 10008, rel=1e-6)
+    assert launch_kernels(kernels, 8e-6).idle == pytest.approx(0.75, abs=0.001)
+    assert replay_graph(kernels, 8e-6).idle == pytest.approx(0.004, abs=0.001)
+    assert launch_kernels([100e-6] * 100, 8e-6).idle == pytest.approx(8 / 10008, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -265,12 +265,12 @@ def test_a_graph_removes_the_idle_time_of_short_kernels():
         (lambda: MatrixProduct(0, 1, 1), "m is 0"),
         (lambda: shared_tiled(CUBE, 60, 8), "multiples of it"),
         (lambda: cache_and_register_tiled(CUBE, (60, 64), (8, 8)), "multiples of the register tile"),
-        (lambda: untiled(CUBE).words("shared"), "the levels are memory"),
+        (lambda: untiled_traffic(CUBE).words("shared"), "the levels are memory"),
         (lambda: best_rectangle(CUBE, TileLimits(1024, 256)), "no tile fits"),
         (lambda: bucket_padding([]), "at least one"),
         (lambda: bucket_padding([3], 1), "above 1"),
-        (lambda: launched([], 1e-6), "at least one"),
-        (lambda: launched([1e-6], -1.0), "at least 0"),
+        (lambda: launch_kernels([], 1e-6), "at least one"),
+        (lambda: launch_kernels([1e-6], -1.0), "at least 0"),
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(call, said):

@@ -6,7 +6,7 @@ import pytest
 
 import weft
 from weft.estimate.exchange import Exchange, exchange
-from weft.graph.routing import reached
+from weft.graph.routing import count_reached
 from weft.lab.left_out import ranks_left_out
 
 HEAD = (
@@ -37,7 +37,7 @@ def test_a_table_packed_in_a_folder_below_is_read(tmp_path):
 
 
 def test_a_bandwidth_counts_rows_to_every_node_with_the_own_one(tmp_path):
-    size = 4096 * 7168 * 2 * float(reached(2, 256, 8))
+    size = 4096 * 7168 * 2 * float(count_reached(2, 256, 8))
     found = weft.validate(written(tmp_path, row(rate=size / predicted(4096, 16) / 1e9)), kinds=["exchange"])
     assert found.groups()[0].errors.mean_abs_err == pytest.approx(0, abs=1e-6)
 

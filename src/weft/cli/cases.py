@@ -11,7 +11,7 @@ import numpy as np
 
 from weft.core.errors import InputError, UnknownNameError
 from weft.core.files import Rows, read_text
-from weft.core.units import Dimension, parse, shortened
+from weft.core.units import Dimension, parse, shorten_digits
 from weft.estimate.answer import FloatArray
 from weft.graph import DTYPE_BYTES, Graph, Routing, experts
 from weft.graph.routing import check_groups, gpus_reached
@@ -124,7 +124,7 @@ def dimensions(assignments: Sequence[str]) -> dict[str, int]:
         if not (name and equals and value.isdecimal()):
             raise InputError(f"'{text}' gives no dimension a whole number; write it like rows=4096,columns=2048")
         if len(value) > 15:
-            raise InputError(f"{name} is {shortened(value)}; it must have at most 15 digits")
+            raise InputError(f"{name} is {shorten_digits(value)}; it must have at most 15 digits")
         if name in sizes:
             raise InputError(f"{name} is given twice; give each dimension once")
         sizes[name] = int(value)
@@ -143,14 +143,15 @@ def layer_of_experts(text: str) -> dict[str, int]:
     found = _EXPERTS.fullmatch(text.replace(" ", ""))
     if not found:
         raise InputError(
-            f"'{shortened(text)}' is no layer of experts; write tokens of each rank x hidden size x inner width, and "
+            f"'{shorten_digits(text)}' is no layer of experts; write tokens of each rank x hidden size x inner width, "
+            "and "
             "top-k / experts, like 4096x7168x2048,top8/256, or ...,reach4/8 if those of a token are of 4 of 8 groups"
         )
     names = ("tokens", "hidden", "ffn", "top_k", "experts", "reach", "groups")
     return dict(zip(names, map(int, found.groups(default="0")), strict=True))
 
 
-def routed(sizes: Mapping[str, int], ranks: int, of: float | tuple[float, ...] | None) -> Routing:
+def parse_routing(sizes: Mapping[str, int], ranks: int, of: float | tuple[float, ...] | None) -> Routing:
     """How tokens reach experts under loads as `loads_of` parses them; evenly if none are given."""
     what = dict(sizes)
     if groups := what.pop("groups", 0):
@@ -163,13 +164,13 @@ def routed_graph(layer: Mapping[str, int], ranks: int, of: float | tuple[float, 
     """The layer of experts that `layer_of_experts` parsed on `ranks` GPUs, with loads as `loads_of` parsed them."""
     sizes = dict(layer)
     hidden, ffn = sizes.pop("hidden"), sizes.pop("ffn")
-    return experts(routed(sizes, ranks, of), hidden, ffn, dtype)
+    return experts(parse_routing(sizes, ranks, of), hidden, ffn, dtype)
 
 
 _EXCHANGE = re.compile(r"(\w+):(\d+)x(\d+),top(\d+)/(\d+)" + _REACH)
 
 
-def exchanged(text: str) -> dict[str, Any]:
+def parse_exchange(text: str) -> dict[str, Any]:
     """Parse an exchange "dispatch:4096x7168,top8/256": tokens of each rank, hidden size, and top 8 of 256 experts.
 
     With ",reach4/8" those of a token are of 4 out of 8 groups (group-limited routing), with ",reach4" on 4 nodes.
@@ -177,7 +178,8 @@ def exchanged(text: str) -> dict[str, Any]:
     found = _EXCHANGE.fullmatch(text.replace(" ", ""))
     if not found:
         raise InputError(
-            f"'{shortened(text)}' is no exchange; write tokens of each rank x hidden size, and top-k / experts, like "
+            f"'{shorten_digits(text)}' is no exchange; write tokens of each rank x hidden size, and top-k / experts, "
+            "like "
             "dispatch:4096x7168,top8/256"
         )
     operation, *numbers, few, groups = found.groups()

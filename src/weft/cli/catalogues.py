@@ -260,14 +260,14 @@ def show_model(name: str) -> tuple[Any, list[Table]]:
     provenance = {key: found.model_dump() for key, found in model.provenance.items()}
     values = {key: found.text for key, found in model.provenance.items()}
     values.setdefault("heads", str(model.attention_heads))
-    title = f"{model.name}: {model.title}, {_counted(model)}"
+    title = f"{model.name}: {model.title}, {_parameter_words(model)}"
     tables = [sourced_table(title, "dimension", values, model.provenance)]
     if layers:
         tables.append(Table(_COLUMNS, list(map(_row, layers)), "Sub-layers, on each GPU"))
     return _dimensions(model) | {"provenance": provenance, "sublayers": list(map(_layer, layers))}, tables
 
 
-def _counted(model: Transformer) -> str:
+def _parameter_words(model: Transformer) -> str:
     """How many parameters a model has, in words."""
     each = f", {model.active_parameters / 1e9:.1f} billion of them for each token" if model.experts else ""
     digits = 1 if model.parameters > 1e10 else 3
@@ -350,7 +350,7 @@ def list_frameworks() -> tuple[Any, list[Table]]:
     rows = [
         (
             one.name, one.title, _where(one) if one.current else "", one.zero, one.dispatcher,
-            "yes" if one.paired else "no", _held(one),
+            "yes" if one.paired else "no", _graph_modules(one),
         )
         for one in known
     ]  # fmt: skip
@@ -382,7 +382,7 @@ def _where(one: Framework) -> str:
     return gpus + ", in 8 or 4 bits" * one.low
 
 
-def _held(one: Framework) -> str:
+def _graph_modules(one: Framework) -> str:
     return ", ".join(one.graphs) or "none"
 
 

@@ -19,7 +19,7 @@ from weft.cli.options import (
     run_options,
     set_option,
 )
-from weft.cli.output import Outputs, file_option, folder_option, pass_outputs, shows, written
+from weft.cli.output import Outputs, file_option, folder_option, pass_outputs, print_path, shows
 from weft.cli.progress import progress_bar
 from weft.cli.values import COLLECTIVE, GPU, RANKS, SHAPE
 from weft.core.answer import Answer
@@ -122,7 +122,7 @@ def tune(
     with written_together():
         outputs.show(done)
         if outputs.out is not None:
-            written("kernels", done.library.save(outputs.out))
+            print_path("kernels", done.library.save(outputs.out))
         if outputs.trace is not None:
             (queue,) = done.watch(most=1)
             outputs.write_trace(queue.chosen[0], f" ({queue.title})")

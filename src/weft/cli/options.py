@@ -18,7 +18,7 @@ from weft.cli.values import (
     Count,
     Value,
     assignments,
-    questioned,
+    name_doubtful_values,
 )
 from weft.core.errors import InputError, UnknownNameError
 from weft.core.fields import Described, described
@@ -98,7 +98,7 @@ def as_run_options(function: F) -> F:
     @functools.wraps(function)
     def call(*args: Any, **values: Any) -> Any:
         taken = {name: values.pop(name) for name in (*described(RunOptions), "arbiter") if name in values}
-        options = RunOptions(**given(**taken))
+        options = RunOptions(**drop_none(**taken))
         click.get_current_context().ensure_object(Outputs).state = _STATES.get(options.clock, "")
         return function(*args, options=options, **values)
 
@@ -117,23 +117,25 @@ def on_machine(function: F) -> F:
     ) -> Any:
         from weft.hardware import system as described
 
-        machine = questioned(described(system).replace(changes))
-        first = function(*args, machine=machine, **given(**values))
+        machine = name_doubtful_values(described(system).replace(changes))
+        first = function(*args, machine=machine, **drop_none(**values))
         if not against:
             return first
         from weft.core.contrast import Contrast
 
         stated = {name.replace("-", "_"): text for name, text in against.items() if "." not in name}
-        options = dict(_parsed(name, text) for name, text in stated.items())
+        options = dict(_parse_option(name, text) for name, text in stated.items())
         other = described(options.pop("system", None) or system).replace(changes)
         other = other.replace({path: text for path, text in against.items() if "." in path})
         label = ", ".join(f"{name.replace('_', '-')} {text}" for name, text in against.items())
-        return Contrast({"as asked": first, label: function(*args, machine=other, **given(**{**values, **options}))})
+        return Contrast(
+            {"as asked": first, label: function(*args, machine=other, **drop_none(**{**values, **options}))}
+        )
 
     return cast(F, call)
 
 
-def _parsed(name: str, text: str) -> tuple[str, Any]:
+def _parse_option(name: str, text: str) -> tuple[str, Any]:
     """The argument and the value of an option of the running command; UnknownNameError for another name."""
     context = click.get_current_context()
     exposed = (one for one in context.command.params if isinstance(one, click.Option) and one.expose_value)
@@ -157,7 +159,7 @@ def run_options(
     name = "The GPU: a name from 'weft hardware list', or a TOML file."
     size = f"Size of a memory request: 64 is exact, larger ones are faster.  [default: {requests}]"
     return together(
-        option("--gpu", name, GPU, required=gpu is None, **given(default=gpu)),
+        option("--gpu", name, GPU, required=gpu is None, **drop_none(default=gpu)),
         set_option(changed),
         clock_option(),
         *([option("--request-bytes", size, int, metavar="BYTES")] if requests else []),
@@ -207,20 +209,20 @@ def refuse_given(because: str, *names: str) -> None:
             raise InputError(f"{one.opts[0]} says nothing {because}; leave it out")
 
 
-def typed(options: Mapping[str, Any]) -> dict[str, Any]:
+def typed_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that stand on the command line, without those that have their defaults."""
     context = click.get_current_context()
     typed_in = ParameterSource.COMMANDLINE
     return {name: value for name, value in options.items() if context.get_parameter_source(name) is typed_in}
 
 
-def tried(options: Mapping[str, Any]) -> dict[str, Any]:
+def against_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options whose values --against changed from those of the command line."""
     asked = click.get_current_context().params
     return {name: value for name, value in options.items() if value != asked.get(name)}
 
 
-def given(**options: Any) -> dict[str, Any]:
+def drop_none(**options: Any) -> dict[str, Any]:
     """The options that are not None; the others keep their Python defaults."""
     return {name: value for name, value in options.items() if value is not None}
 

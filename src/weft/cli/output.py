@@ -96,7 +96,7 @@ class Outputs:
         finally:
             print_parts([*filter(None, [self.state]), *parts])
         for what, path in paths:
-            written(what, path)
+            print_path(what, path)
 
     def _save(
         self,
@@ -126,7 +126,7 @@ class Outputs:
         from weft import view
 
         for path in view.write_trace(run, self.trace) if self.trace is not None else ():
-            written("trace", path, note)
+            print_path("trace", path, note)
 
 
 def _write(text: str, file: Path) -> Path:
@@ -150,7 +150,7 @@ pass_outputs = click.make_pass_decorator(Outputs, ensure=True)
 """Pass a command its `Outputs` as the first argument."""
 
 
-def written(what: str, path: Path, note: str = "") -> None:
+def print_path(what: str, path: Path, note: str = "") -> None:
     """Print the path of a written file."""
     click.echo(f"{what + ':':<8} {path}{note}")
 
@@ -229,7 +229,7 @@ def shows(file: str = "", *, csv: str = "", out: str = "", trace: str = "") -> O
             with ExitStack() as files:
                 files.enter_context(written_together())
                 answer = command(**values)
-                traces = _traced(answer) if outputs.trace is not None else None
+                traces = _list_traces(answer) if outputs.trace is not None else None
                 named = {file: json_of(answer)} if file else {}
                 outputs.show(answer, trace=traces, files=named, place=files.close)
 
@@ -245,7 +245,7 @@ def shows(file: str = "", *, csv: str = "", out: str = "", trace: str = "") -> O
     return add
 
 
-def _traced(answer: Answer) -> Traces:
+def _list_traces(answer: Answer) -> Traces:
     """What writes the trace of a step, or of a graph's; InputError for an answer that has none."""
     from weft import view
 

@@ -11,7 +11,7 @@ import weft
 from weft.cli.options import as_run_options, clock_option, examples, on_machine, option, set_option
 from weft.cli.output import shows
 from weft.cli.progress import progress_bar
-from weft.cli.train import recomputed
+from weft.cli.train import parse_recompute
 from weft.cli.values import COUNT, MODEL_NAME, SYSTEM_NAME, Value, names
 from weft.core.answer import Answer
 from weft.core.errors import InputError
@@ -30,7 +30,7 @@ _REFINED, _BUDGET_S = 100, 15.0
 _FLAGS = {"true": True, "yes": True, "false": False, "no": False}
 
 
-def _fixed(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
+def _parse_fixes(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
     """Parse the values of --fix by field; InputError for a malformed one, or a field given twice."""
     found: dict[str, Any] = {}
     for text in texts:
@@ -50,7 +50,7 @@ def _choices(name: str, text: str) -> list[Any]:
     if name == "cuda_graph_modules":
         return [names(text)]
     if name == "recompute" and not set(names(text)) <= set(get_args(Recompute)):
-        return [recomputed(text)]
+        return [parse_recompute(text)]
     return [_FLAGS.get(one.lower(), int(one) if one.isdecimal() else one) for one in names(text)]
 
 
@@ -63,7 +63,7 @@ def _choices(name: str, text: str) -> list[Any]:
 @option("--sequence", "Tokens of each sequence.  [default: the model's context]", COUNT)
 @option(
     "--fix", "A choice that is made already, like tp=8, sp=yes or micro_batch=1,2 (either); repeatable.",
-    multiple=True, callback=_fixed, metavar="FIELD=VALUE",
+    multiple=True, callback=_parse_fixes, metavar="FIELD=VALUE",
 )  # fmt: skip
 @option(
     "--objective",

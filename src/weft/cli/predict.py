@@ -16,9 +16,9 @@ from weft.cli import cases
 from weft.cli.options import (
     as_run_options,
     clock_option,
+    drop_none,
     dtype_option,
     examples,
-    given,
     option,
     refuse_given,
     set_option,
@@ -122,7 +122,7 @@ def gemm(
         shapes = cases.as_columns([(*shape, batch, dtype)])
     else:
         raise InputError("give either a shape, like 8192,8192,8192, or --shapes FILE")
-    harness = Harness(**given(served=library, weights=weights))
+    harness = Harness(**drop_none(served=library, weights=weights))
     done = [_gemms(gpu.replace(changes), shapes, options, harness) for gpu in gpus]
     outputs.show(predictions.GemmReport(predictions.Predictions(done)))
 
@@ -206,8 +206,8 @@ def collective(
     if custom:
         refuse_given("beside a server's own all-reduce", "algorithm", "channels", "compute_units", "dma")
     found = None if profile is None or custom else load_library(profile)
-    how: Any = given(algorithm=algorithm, driver=Driver.DMA if dma else None, profile=found, channels=channels)
-    how |= given(compute_units=compute_units, library=custom, host="eager" if eager else None)
+    how: Any = drop_none(algorithm=algorithm, driver=Driver.DMA if dma else None, profile=found, channels=channels)
+    how |= drop_none(compute_units=compute_units, library=custom, host="eager" if eager else None)
     harness = Harness(**how)
     done = []
     for name in systems:
@@ -236,7 +236,7 @@ def _collectives(name: str, sizes: Any, ranks: int, system: System, label: str, 
     short_help="Predict a dispatch or combine of a mixture of experts.",
     epilog=examples("weft predict exchange dispatch:4096x7168,top8/256 --ep 64 --system 64xh100 --library deepep"),
 )
-@click.argument("what", type=Value("NAME:TOKENSxHIDDEN,topK/EXPERTS", cases.exchanged))
+@click.argument("what", type=Value("NAME:TOKENSxHIDDEN,topK/EXPERTS", cases.parse_exchange))
 @option("--ep", "GPUs that share the experts.", RANKS, required=True)
 @_systems_options
 @option(
@@ -334,7 +334,7 @@ def experts(
 
     sizes = dict(what)
     hidden, ffn = sizes.pop("hidden"), sizes.pop("ffn")
-    asked = Experts(cases.routed(sizes, ep, expert_load), hidden, ffn, dtype)
+    asked = Experts(cases.parse_routing(sizes, ep, expert_load), hidden, ffn, dtype)
     done = []
     for gpu in (one.replace(changes) for one in gpus):
         for name in library_names:

@@ -111,9 +111,9 @@ def replay(
         done = weft.replay(graph, _system(machine, tp, slow), overlap, watched, dtype=dtype, seed=seed)
     shown: list[Table | str]
     if isinstance(done, GatherReplay):
-        shown = [_gathered(done)]
+        shown = [_gather_words(done)]
     else:
-        shown = [_answered(done)] if isinstance(done, ExpertReplay) else [_told(done), _table(done)]
+        shown = [_expert_words(done)] if isinstance(done, ExpertReplay) else [_replay_words(done), _table(done)]
     outputs.show(shown, lambda file: write_json(file, done.to_dict()))
 
 
@@ -132,7 +132,7 @@ def _form_of(overlap: str) -> Form:
     return "ag_gemm" if forms == ("ag_gemm",) else "gemm_ar"
 
 
-def _gathered(done: GatherReplay) -> str:
+def _gather_words(done: GatherReplay) -> str:
     return (
         f"{done.tiles:,} tiles on {len(done.products)} GPUs under {done.run.overlap}, {done.pieces:,} pieces of rows "
         f"gathered: no tile began before its rows were there, and {done.same:.0%} of the elements have the bits of a "
@@ -140,7 +140,7 @@ def _gathered(done: GatherReplay) -> str:
     )
 
 
-def _answered(done: ExpertReplay) -> str:
+def _expert_words(done: ExpertReplay) -> str:
     return (
         f"{done.answers:,} answers of experts to {done.result[..., 0].size:,} tokens on {len(done.result)} GPUs under "
         f"{done.run.overlap}: no tile began before its tokens were there, and every token has the answers of all of "
@@ -149,7 +149,7 @@ def _answered(done: ExpertReplay) -> str:
     )
 
 
-def _told(done: Replay) -> str:
+def _replay_words(done: Replay) -> str:
     worse = done.errors.near_memory / done.errors.fp32
     return (
         f"{done.updates:,} updates of tiles on {len(done.partials)} GPUs under {done.run.overlap}: "

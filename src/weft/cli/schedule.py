@@ -10,7 +10,7 @@ import click
 
 import weft
 from weft.cli.lazy import LazyCommand, LazyGroup
-from weft.cli.options import F, examples, given, option, together
+from weft.cli.options import F, drop_none, examples, option, together
 from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs
 from weft.cli.values import COUNT
 from weft.plan.schedules import TimedSchedule
@@ -92,7 +92,7 @@ def find(outputs: Outputs, /, **stated: Any) -> None:
 
     Says how far the order can be from the best one, and compares it with named schedules.
     """
-    _show(outputs, weft.find_schedule(**given(**stated)))
+    _show(outputs, weft.find_schedule(**drop_none(**stated)))
 
 
 @click.command(epilog=examples(_CHECK))
@@ -104,7 +104,7 @@ def check(outputs: Outputs, /, file: Path, **stated: Any) -> None:
 
     FILE lists the tasks of each device: {"name": "mine", "devices": ["F0 F1 B0 W0 B1 W1", "F0 B0 F1 B1 W0 W1"]}.
     """
-    _show(outputs, weft.check_schedule(file, **given(**stated)))
+    _show(outputs, weft.check_schedule(file, **drop_none(**stated)))
 
 
 def _show(outputs: Outputs, answer: TimedSchedule) -> None:

@@ -19,7 +19,7 @@ from weft.cli.options import (
     option,
     refuse_given,
     set_option,
-    typed,
+    typed_options,
 )
 from weft.cli.output import shows
 from weft.cli.progress import progress_bar
@@ -125,7 +125,7 @@ def serve(
         if click.get_current_context().params.get("against"):
             raise InputError("--against compares loads on one layout, and --plan searches layouts; ask for two plans")
         refuse_given("beside --plan, which has its front", "sweep_concurrency")
-        fix = fields_in(ServingPlan, typed(asked))
+        fix = fields_in(ServingPlan, typed_options(asked))
         with progress_bar("planning") as progress:
             return weft.plan_serving(model, machine, load, limits, fix, options=options, progress=progress)
     layout = ServingPlan(**fields_in(ServingPlan, asked))

@@ -36,7 +36,7 @@ from weft.overlaps.arbiters import POLICIES
 from weft.overlaps.corun import Launched
 from weft.overlaps.lower.masks import apart_of
 from weft.overlaps.sequential import LIBRARY, Sequential
-from weft.simulate import balanced
+from weft.simulate import balance_loops
 from weft.simulate import compare as compare_overlaps
 from weft.simulate.result import Comparison, Timeline
 from weft.simulate.single import simulate as simulate_graph
@@ -255,7 +255,7 @@ def sublayer(
             f"--algorithm is that of both collectives under 'sequential', but --overlap is {shown}; add --compare "
             f"sequential to set {shown} beside it, or leave --algorithm out"
         )
-    return _overlapped(run, graph, tp, shown, compare, stragglers, algorithm)
+    return _simulate_overlaps(run, graph, tp, shown, compare, stragglers, algorithm)
 
 
 def _sublayer_graph(
@@ -318,10 +318,10 @@ def moe(
     width 2048. With ",reach4" the experts of a token lie on at most 4 GPUs, as under group-limited routing.
     """
     graph = routed_graph(layer, ep, expert_load, dtype)
-    return _overlapped(run, graph, ep, overlap or (compare or ("t3-all-to-all",))[-1], compare, stragglers)
+    return _simulate_overlaps(run, graph, ep, overlap or (compare or ("t3-all-to-all",))[-1], compare, stragglers)
 
 
-def _overlapped(
+def _simulate_overlaps(
     run: _SimulationOptions,
     graph: Graph,
     gpus: int,
@@ -487,7 +487,7 @@ def corun(
     if len(counts) == 2:
         graph = concurrent(*work, counts[0], counts[1], choice)
     else:
-        graph = balanced(*work, system, strategies[0], run.options, counts[0], run.store, choice)
+        graph = balance_loops(*work, system, strategies[0], run.options, counts[0], run.store, choice)
     answer = run.compare(graph, system, strategies)
     best = next(one for one in strategies if one.name == answer.best)
     return run.with_unchanged(answer, graph, moved.ranks, best), answer[best.name]

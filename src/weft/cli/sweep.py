@@ -10,7 +10,7 @@ import click
 
 import weft
 from weft.cli.options import examples, option, refuse_given
-from weft.cli.output import Outputs, file_option, pass_outputs, written
+from weft.cli.output import Outputs, file_option, pass_outputs, print_path
 from weft.cli.progress import progress_bar
 from weft.cli.values import Value
 from weft.core.errors import InputError
@@ -103,7 +103,7 @@ def run(outputs: Outputs, /, file: Path, no_cache: bool, shard: tuple[int, int] 
         answer = weft.sweep_file(file, shard=shard or (1, 1), cache=not no_cache, progress=progress, **stated)
     _show(outputs, answer, stated["out"])
     if stated["out"] is not None and stated["out"].is_dir() and shard is None:
-        written("page", answer.save(stated["out"] / "report.html"))
+        print_path("page", answer.save(stated["out"] / "report.html"))
 
 
 @sweep.command("merge", epilog=examples(_MERGE))
@@ -124,4 +124,4 @@ def merge(outputs: Outputs, /, folders: tuple[Path, ...], out: Path | None) -> N
 def _show(outputs: Outputs, answer: Sweep, out: Path | None) -> None:
     outputs.show(answer)
     if out is not None:
-        written({"": "records", ".html": "page"}.get(out.suffix.lower(), "table"), out)
+        print_path({"": "records", ".html": "page"}.get(out.suffix.lower(), "table"), out)

@@ -11,6 +11,7 @@ import click
 import weft
 from weft.cli.options import (
     against_option,
+    against_options,
     as_run_options,
     clock_option,
     examples,
@@ -20,8 +21,7 @@ from weft.cli.options import (
     refuse_given,
     set_option,
     together,
-    tried,
-    typed,
+    typed_options,
 )
 from weft.cli.output import details_option, shows
 from weft.cli.values import DTYPE, FACTORS, MODEL_NAME, SYSTEM_NAME, Value, assignments, names
@@ -50,7 +50,7 @@ _LAUNCHED = 'weft step --launch pretrain.sh --system 64xh100 --measured "412 TFL
 _LARGE = "weft step gpt-3 --system 1024xa100 --tp 8 --pp 8 --batch 1536 --out out/step"
 
 
-def recomputed(text: str) -> str | tuple[str, ...]:
+def parse_recompute(text: str) -> str | tuple[str, ...]:
     """Parse a policy, or names of operators with commas between."""
     return text if text in get_args(Recompute) else names(text)
 
@@ -87,7 +87,7 @@ plan_options = together(
         "delay_wgrad_compute",
         "loss_chunks",
         schedule=Value("NAME[:N]", str, schedule_names),
-        recompute=Value("POLICY|A,B", recomputed, lambda: get_args(Recompute)),
+        recompute=Value("POLICY|A,B", parse_recompute, lambda: get_args(Recompute)),
         dtype=DTYPE,
         precision=Value("RECIPE", str, lambda: RECIPES),
         dispatcher=Value("LIBRARY", str, lambda: EXCHANGES),
@@ -195,8 +195,8 @@ def step(
         raise InputError("words behind -- and --define are those of a script; name it, like --launch pretrain.sh")
     if launch is not None:
         refuse_given("beside --launch; change the file", "compare_overlaps")
-        changed = tried(stated)
-        kept = {name: value for name, value in typed(stated).items() if name not in changed}
+        changed = against_options(stated)
+        kept = {name: value for name, value in typed_options(stated).items() if name not in changed}
         started = weft.read_launch(launch, system=machine, arguments=arguments, define=define)
         return started.step(machine, model, options=options, instead=changed, **kept)
     if model is None:

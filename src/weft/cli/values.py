@@ -9,7 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from weft.core.errors import InputError
-from weft.core.units import LARGEST_COUNT, Dimension, parse, parse_collective, parse_shape, shortened
+from weft.core.units import LARGEST_COUNT, Dimension, parse, parse_collective, parse_shape, shorten_digits
 
 
 class Value(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
@@ -47,7 +47,7 @@ class Count(click.IntRange):
         number = click.INT.convert(value, param, ctx)
         low, high = int(self.min or 0), int(self.max or LARGEST_COUNT)
         if not low <= number <= high:
-            self.fail(f"{shortened(str(value))} is not in the range {low}<=x<={high}.", param, ctx)
+            self.fail(f"{shorten_digits(str(value))} is not in the range {low}<=x<={high}.", param, ctx)
         return number
 
     def _describe_range(self) -> str:
@@ -69,7 +69,7 @@ def numbers(text: str, like: str = "8,16") -> tuple[int, ...]:
         if not name.isdecimal():
             raise click.BadParameter(f"'{name}' is no whole number; write numbers with commas between, like {like}")
         if len(name) > len(str(LARGEST_COUNT)) or int(name) > LARGEST_COUNT:
-            raise click.BadParameter(f"{shortened(name)} is too large; give at most {LARGEST_COUNT}")
+            raise click.BadParameter(f"{shorten_digits(name)} is too large; give at most {LARGEST_COUNT}")
     return tuple(map(int, names(text)))
 
 
@@ -82,7 +82,7 @@ def factors(text: str) -> tuple[float, ...]:
         except ValueError:
             value = 0.0
         if not 0 < value < float("inf"):
-            raise click.BadParameter(f"'{shortened(name)}' is no number above 0; write factors like 1,2,4")
+            raise click.BadParameter(f"'{shorten_digits(name)}' is no number above 0; write factors like 1,2,4")
         found.append(value)
     return tuple(found)
 
@@ -145,10 +145,10 @@ def _model_names() -> list[str]:
 def _gpu(text: str) -> Any:
     from weft.hardware import gpu
 
-    return questioned(gpu(text))
+    return name_doubtful_values(gpu(text))
 
 
-def questioned(machine: Any) -> Any:
+def name_doubtful_values(machine: Any) -> Any:
     """A GPU or a system, after its doubtful values were named on standard error, each once."""
     context = click.get_current_context(silent=True)
     said = set() if context is None else context.meta.setdefault(__name__, set())

@@ -45,7 +45,7 @@ _WORDS = {
 """Types in words; types of Weft with an example."""
 
 
-def checked(function: Callable[P, T]) -> Callable[P, T]:
+def check_arguments(function: Callable[P, T]) -> Callable[P, T]:
     """Return the function with a check of its arguments before each call.
 
     An argument of another type than declared raises InputError, and so does a path that this computer cannot use.
@@ -66,7 +66,7 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 
 
 @cache
-def _declared(function: Callable[..., Any]) -> tuple[Signature, Mapping[str, Any]]:
+def _read_signature(function: Callable[..., Any]) -> tuple[Signature, Mapping[str, Any]]:
     """Return the signature and the types of the parameters; Any for types that only a type checker imports."""
     known = getattr(unwrap(function), "__globals__", {})  # a context manager wraps its function
 
@@ -78,7 +78,7 @@ def _declared(function: Callable[..., Any]) -> tuple[Signature, Mapping[str, Any
 
 
 def _check(function: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-    declared, kinds = _declared(function)
+    declared, kinds = _read_signature(function)
     try:
         given = declared.bind(*args, **named).arguments
     except TypeError:  # the call itself names the argument that is missing or unknown

@@ -9,7 +9,7 @@ from inspect import Signature, cleandoc, signature
 from types import ModuleType
 from typing import Any
 
-from weft.core.arguments import checked
+from weft.core.arguments import check_arguments
 
 
 def make_callable(package: str, module: str, function: str) -> None:
@@ -24,7 +24,7 @@ def make_callable(package: str, module: str, function: str) -> None:
 
     class CallablePackage(ModuleType):
         def __call__(self, *args: Any, **named: Any) -> Any:
-            return checked(called())(*args, **named)
+            return check_arguments(called())(*args, **named)
 
         @property
         def __signature__(self) -> Signature:

@@ -81,9 +81,9 @@ class Quantity:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """How pydantic validates a field with this rule."""
-        return no_info_before_validator_function(self._validated, handler(source))
+        return no_info_before_validator_function(self._validate_number, handler(source))
 
-    def _validated(self, raw: object) -> float:
+    def _validate_number(self, raw: object) -> float:
         """Validate what pydantic receives, text with a unit or a plain number [base unit], and return the number."""
         try:
             if isinstance(raw, int | float) and not isinstance(raw, bool):
@@ -173,7 +173,7 @@ class Part(BaseModel):
         try:
             return cls.model_validate(dict(content))
         except ValidationError as error:
-            raise translated(error, tuple(cls.model_fields), place) from None
+            raise translate_error(error, tuple(cls.model_fields), place) from None
 
 
 class Provenance(Part):
@@ -310,7 +310,7 @@ def _text(raw: Any) -> str:
     return ", ".join(map(str, raw)) if isinstance(raw, list) else str(raw)
 
 
-def translated(error: ValidationError, known: Collection[str], file: str | None = None) -> ConfigError:
+def translate_error(error: ValidationError, known: Collection[str], file: str | None = None) -> ConfigError:
     """The first problem that pydantic found, as one sentence for the user; a key that is misspelt comes first."""
     try:
         problems = error.errors(include_url=False, include_context=False)
@@ -344,14 +344,14 @@ class Whole(Part):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise translated(error, tuple(type(self).model_fields)) from None
+            raise translate_error(error, tuple(type(self).model_fields)) from None
 
     def _with(self, **values: Any) -> Self:
         """A validated copy with some fields replaced."""
-        return type(self)(**{**_declared(self), **values})
+        return type(self)(**{**_field_values(self), **values})
 
 
-def _declared(item: Whole) -> dict[str, Any]:
+def _field_values(item: Whole) -> dict[str, Any]:
     """The values of the fields; what was computed from them and kept is left out."""
     return {name: getattr(item, name) for name in type(item).model_fields}
 
@@ -414,7 +414,7 @@ class Sourced(Whole):
         check_type("what to replace", values, Mapping, 'give values by path, like {"memory.bandwidth": "2 TB/s"}')
         if not values:
             return self
-        fields = _declared(self)
+        fields = _field_values(self)
         for path, raw in values.items():
             check_path(path, self.rules())
             table, dot, _ = path.partition(".")
@@ -422,11 +422,11 @@ class Sourced(Whole):
                 fields[table] = fields[table].model_dump() if fields[table] else {}
             _place(fields, path, parse_value(self.rules()[path], path, raw))
         sources = {**self.provenance, **{path: set_by_user(_text(raw)) for path, raw in values.items()}}
-        sources |= self._derived(fields, sources)
+        sources |= self._derive_values(fields, sources)
         return type(self)(**fields).model_copy(update={"provenance": sources})
 
     @classmethod
-    def _derived(cls, fields: dict[str, Any], sources: Mapping[str, Provenance]) -> dict[str, Provenance]:
+    def _derive_values(cls, fields: dict[str, Any], sources: Mapping[str, Provenance]) -> dict[str, Provenance]:
         """Replace, in `fields`, values that follow from others, and return where those come from."""
         return {}
 
@@ -438,7 +438,7 @@ class Sourced(Whole):
         fields: dict[str, Any] = {**about}
         for path, leaf in leaves.items():
             _place(fields, path, leaf.value)
-        sources |= cls._derived(fields, sources)
+        sources |= cls._derive_values(fields, sources)
         try:
             return cls(**fields, provenance=sources)
         except ConfigError as error:

@@ -150,7 +150,7 @@ def written_together() -> Iterator[None]:
     token = _pending.set(parts)
     try:
         yield
-        with _uninterrupted():
+        with _defer_signals():
             for target, part in parts.items():
                 with _writing("the file", target):
                     part.replace(target)
@@ -161,7 +161,7 @@ def written_together() -> Iterator[None]:
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
+def _defer_signals() -> Iterator[None]:
     """Hold Ctrl-C and SIGTERM back until the context has ended.
 
     A mask of this thread would not do: another thread takes the signal, and Python still handles it in the main one.
@@ -431,7 +431,7 @@ def read_bytes(path: str | os.PathLike[str], at_most: int = LARGEST_FILE) -> byt
     Raises InputError for a missing file, for what is no file, for more than `at_most` bytes (packed or not), and for a
     silent pipe; ConfigError for a compressed file that is cut off or damaged.
     """
-    with _opened(path) as file:
+    with _open_file(path) as file:
         content = _content(str(path), file.fileno(), os.fstat(file.fileno()), at_most)
     if content and str(path).endswith(".gz") and not content.startswith(GZIP):
         why = "its name ends in .gz, but it is not packed by gzip; pack it again, or give it another name"
@@ -484,7 +484,7 @@ def _unpack(content: bytes, path: str | os.PathLike[str], at_most: int) -> bytes
                 if size > at_most:
                     raise _too_large(path, at_most, ", unpacked,")
         except (OSError, EOFError, zlib.error) as error:
-            raise _damaged(error, path) from None
+            raise _damage_error(error, path) from None
     return b"".join(parts)
 
 
@@ -493,7 +493,7 @@ def _unreadable(path: str | os.PathLike[str], error: Exception) -> InputError:
     return InputError(f"the file '{path}' cannot be read ({why}); check the path and its permissions")
 
 
-def _damaged(error: Exception, path: str | os.PathLike[str]) -> ConfigError:
+def _damage_error(error: Exception, path: str | os.PathLike[str]) -> ConfigError:
     why = "it is cut off" if isinstance(error, EOFError) else str(error)
     return ConfigError(f"the file cannot be read to its end ({why}); get it or write it again", str(path))
 
@@ -517,7 +517,7 @@ class Unpacked:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = str(path)
-        self._raw = _opened(path)
+        self._raw = _open_file(path)
         found = os.fstat(self._raw.fileno())
         if not stat.S_ISREG(found.st_mode):
             self._raw.close()
@@ -543,7 +543,7 @@ class Unpacked:
         try:
             data = self._file.read(size)
         except (OSError, EOFError, zlib.error) as error:
-            raise _damaged(error, self.path) from None
+            raise _damage_error(error, self.path) from None
         self._count += len(data)
         if self._count > self._most:
             raise ConfigError(
@@ -575,7 +575,7 @@ def read_unpacked(path: str | os.PathLike[str], at_most: int | None = None) -> b
     return b"".join(parts)
 
 
-def _opened(path: str | os.PathLike[str]) -> BinaryIO:
+def _open_file(path: str | os.PathLike[str]) -> BinaryIO:
     """A file or a pipe, opened without waiting for its writer. Raises InputError for one that an option writes."""
     check_path(path)
     if writer := _reserved.get().get(_place(path)):

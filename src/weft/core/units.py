@@ -99,7 +99,7 @@ def parse_shape(text: str) -> tuple[int, int, int]:
         if not part.isdecimal():
             raise InputError(f"'{part}' is no whole number; write M,N,K, like 8192,8192,8192")
         if len(part) > len(str(LARGEST_COUNT)) or int(part) > LARGEST_COUNT:
-            raise InputError(f"{shortened(part)} is too large; give at most {LARGEST_COUNT}")
+            raise InputError(f"{shorten_digits(part)} is too large; give at most {LARGEST_COUNT}")
     if len(parts) != 3:
         raise InputError(f"'{text}' has {len(parts)} dimensions; write M,N,K, like 8192,8192,8192")
     m, n, k = map(int, parts)
@@ -120,7 +120,7 @@ def parse_collective(text: str) -> tuple[str, int]:
     return name, bytes_
 
 
-def shortened(digits: str) -> str:
+def shorten_digits(digits: str) -> str:
     """A number for messages: if it is long, its first digits and how many digits it has."""
     return digits if len(digits) <= 24 else f"{digits[:8]}... ({len(digits)} digits)"
 
@@ -178,11 +178,11 @@ def format(value: float, dimension: Dimension | str, digits: int = 15) -> str:
     if wanted is Dimension.HERTZ:
         return format_frequency(value, digits)
     if wanted is Dimension.FLOPS:
-        return _scaled(value, {f"{prefix}FLOP/s": factor for prefix, factor in _DECIMAL.items()}, digits)
+        return _scale_unit(value, {f"{prefix}FLOP/s": factor for prefix, factor in _DECIMAL.items()}, digits)
     return f"{value:.{digits}g}"
 
 
-def counted(count: int, what: str) -> str:
+def count_words(count: int, what: str) -> str:
     """A number of things: "1 wave", "2 waves"."""
     return f"{count} {what}" + "s" * (count != 1)
 
@@ -194,26 +194,26 @@ def format_bytes(value: float, digits: int = 15) -> str:
     if binary and math.isfinite(value):
         unit, factor = max(binary.items(), key=lambda item: item[1])
         if (Fraction(value) / factor * _BINARY_PARTS).denominator == 1:
-            return _scaled(value, {unit: factor}, digits)
-    return _scaled(value, decimal, digits)
+            return _scale_unit(value, {unit: factor}, digits)
+    return _scale_unit(value, decimal, digits)
 
 
 def format_rate(value: float, digits: int = 15) -> str:
     """A data rate [bytes/s] with a decimal prefix: "1.024 TB/s"."""
-    return _scaled(value, {f"{prefix}B/s": factor for prefix, factor in _DECIMAL.items()}, digits)
+    return _scale_unit(value, {f"{prefix}B/s": factor for prefix, factor in _DECIMAL.items()}, digits)
 
 
 def format_time(value: float, digits: int = 15) -> str:
     """A duration [seconds] with the prefix that suits it: "143 ns"."""
-    return _scaled(value, {f"{prefix}s": factor for prefix, factor in _SMALL.items()}, digits)
+    return _scale_unit(value, {f"{prefix}s": factor for prefix, factor in _SMALL.items()}, digits)
 
 
 def format_frequency(value: float, digits: int = 15) -> str:
     """A frequency [hertz] with a decimal prefix: "1.4 GHz"."""
-    return _scaled(value, {f"{prefix}Hz": factor for prefix, factor in _DECIMAL.items()}, digits)
+    return _scale_unit(value, {f"{prefix}Hz": factor for prefix, factor in _DECIMAL.items()}, digits)
 
 
-def _scaled(value: float, units: Mapping[str, Fraction], digits: int) -> str:
+def _scale_unit(value: float, units: Mapping[str, Fraction], digits: int) -> str:
     """A value in the largest unit that keeps it at or above 1 (allowing for rounding), else in the smallest unit."""
     ordered = sorted(units.items(), key=lambda item: item[1])
     if value == 0 or not math.isfinite(value):

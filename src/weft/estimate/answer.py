@@ -71,10 +71,10 @@ class Estimate(Answer):
     def to_dict(self) -> dict[str, Any]:
         """Seconds, bound and parts as plain data: numbers and words, or nested lists of them."""
         return {
-            "seconds": _listed(self.seconds),
-            "bound": _listed(self.bound),
-            "parts": {name: _listed(part) for name, part in self.parts.items()},
-            **({} if self.by is None else {"by": _listed(self.by)}),
+            "seconds": _to_lists(self.seconds),
+            "bound": _to_lists(self.bound),
+            "parts": {name: _to_lists(part) for name, part in self.parts.items()},
+            **({} if self.by is None else {"by": _to_lists(self.by)}),
             **({"operators": {name: one.to_dict() for name, one in self.operators.items()}} if self.operators else {}),
         }
 
@@ -92,7 +92,7 @@ def _case(whole: Estimate, shape: tuple[int, ...], place: tuple[int, ...]) -> Es
     )
 
 
-def _listed(values: Any) -> Any:
+def _to_lists(values: Any) -> Any:
     return np.asarray(values).tolist()
 
 
@@ -137,7 +137,7 @@ def slowest(times: Parts) -> dict[str, FloatArray]:
     return {name: np.where(longest == place, stacked[place], 0.0) for place, name in enumerate(times)}
 
 
-def blended(times: Parts, power: float) -> dict[str, FloatArray]:
+def blend_parts(times: Parts, power: float) -> dict[str, FloatArray]:
     """Parts that overlap in the main, under their own names: they add up to their norm of exponent `power`.
 
     It lies between their sum (1) and the longest of them (infinity), as they share pipelines.

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.core.errors import InputError
-from weft.estimate.answer import Estimate, FloatArray, blended, floats, from_parts, in_sequence, slowest
+from weft.estimate.answer import Estimate, FloatArray, blend_parts, floats, from_parts, in_sequence, slowest
 from weft.estimate.gemm import gemm
 from weft.estimate.kernel import SPECIALS_PER_CLOCK, CacheShare, idle_latency, memory_seconds
 from weft.estimate.streaming import streaming
@@ -115,16 +115,16 @@ def _forward(op: Attention, machine: Target) -> Estimate:
     tiles = kv_count * np.ceil(packed / QUERY_TILE)
     splits = np.clip(np.floor(units / tiles), 1, np.ceil(keys / LEAST_SPLIT))
     per_tile = np.minimum(packed, QUERY_TILE)
-    seen = _seen(op, QUERY_TILE)
+    seen = _computed_share(op, QUERY_TILE)
     scores = tiles * np.ceil(keys / KEY_TILE) * KEY_TILE * seen
     rows = np.ceil(per_tile / 16) * 16  # the fewest rows that a matrix instruction processes
     compute = _unit_seconds(scores * rows, floats(op.head) + op.value_head, tiles * splits, 1.0, op, machine)
     compute = compute / _older(op, gpu).forward
     widths = floats(op.head) + op.value_head
     held = width(op.kv_dtype or op.dtype)
-    own, kept = count * query * widths * size, kv_count * keys * widths * held * _reached(op)
+    own, kept = count * query * widths * size, kv_count * keys * widths * held * _key_share(op)
     through = own + tiles * keys * widths * held * seen
-    memory, cache, latency = _moved(own, kept, through, gpu)
+    memory, cache, latency = _memory_times(own, kept, through, gpu)
     # Split keys need a second, small kernel that combines the partial results.
     return _estimate(compute, memory, cache, latency, np.where(splits > 1, 2.0, 1.0), gpu)
 
@@ -190,7 +190,7 @@ def _context(
         own["begin"] + rows * np.minimum(seen, whole) * each for seen in (pairs / query + edge, reach + edge)
     )
     size, kept = DTYPE_BYTES[op.dtype], kv_count * keys * widths * DTYPE_BYTES[op.kv_dtype or op.dtype]
-    busy = blended(
+    busy = blend_parts(
         {
             "compute": _spread(workgroups, units, workgroups * mean, longest),
             "memory": (count * query * widths * size + kept) / (own["memory"] * gpu.memory.bandwidth),
@@ -237,7 +237,7 @@ def _generation(
     stored = floats(op.head) if how.get("latent") else widths  # a latent key holds its value
     kept, passed = kv_count * reach * stored * element, count * widths * DTYPE_BYTES[op.dtype]
     held = CacheShare(kept, gpu)
-    busy = blended(
+    busy = blend_parts(
         {
             "compute": _spread(workgroups, units, workgroups * longest, longest),
             "cache": (readers * kept + passed) / (own["cache"] * gpu.cache.bandwidth * gpu.cache.efficiency),
@@ -266,13 +266,13 @@ def _gradient(op: Attention, machine: Target) -> Estimate:
     query, keys, count = floats(op.query), floats(op.keys), floats(op.batch) * op.heads
     head, value = floats(op.head), floats(op.value_head)
     tiles = count * np.ceil(keys / _GRADIENT_TILE)
-    seen = _seen(op, _GRADIENT_TILE)
+    seen = _computed_share(op, _GRADIENT_TILE)
     scores = tiles * _GRADIENT_TILE * np.ceil(query / KEY_TILE) * KEY_TILE * seen
     compute = _unit_seconds(scores, 3 * head + 2 * value, tiles, GRADIENT_RATE, op, machine) / _older(op, gpu).gradient
     sums = count * query * head * 4
     own, kept = 2 * count * query * (head + value) * size, 2 * count * keys * (head + value) * size
     through = own + kept + tiles * query * (head * (size + 4) + value * size) * seen
-    memory, cache, latency = _moved(own, kept, through, gpu)
+    memory, cache, latency = _memory_times(own, kept, through, gpu)
     shared = np.where(count > floats(op.batch) * op.key_heads, kept / 2, 0.0)
     before, behind = memory_seconds(gpu, own / 2, sums), memory_seconds(gpu, sums + shared, sums / 4 * size + shared)
     return _estimate(compute, memory, cache, latency, floats(3.0), gpu, before + behind)
@@ -304,7 +304,7 @@ def _kernel(kernel: Gemm | Streaming, machine: Target) -> Estimate:
     return gemm(kernel, machine) if isinstance(kernel, Gemm) else streaming(kernel, machine)
 
 
-def _seen(op: Attention, tile: int) -> FloatArray:
+def _computed_share(op: Attention, tile: int) -> FloatArray:
     """Share of the scores that tiles compute: those that a mask keeps, and whole tiles along its edges."""
     query, keys = floats(op.query), floats(op.keys)
     edges = np.where(floats(op.window) > 0, 2.0, 1.0) * np.minimum(query, tile) / 2
@@ -312,7 +312,7 @@ def _seen(op: Attention, tile: int) -> FloatArray:
     return share
 
 
-def _reached(op: Attention) -> FloatArray:
+def _key_share(op: Attention) -> FloatArray:
     """Share of the keys that some query sees."""
     reach = np.where(floats(op.window) > 0, floats(op.window) + op.query, floats(op.keys))
     share: FloatArray = np.minimum(reach / op.keys, 1.0)
@@ -337,7 +337,7 @@ def _unit_seconds(
     return each * (busy + workgroups * machine.gpu.achieved.gemm_fill)
 
 
-def _moved(
+def _memory_times(
     own: FloatArray, kept: FloatArray, through: FloatArray, gpu: Gpu
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Time in DRAM and in the cache, and the latency of the first loads [s]; keys and values are read once per tile.

@@ -15,7 +15,6 @@ from weft.core.errors import InputError, join_or
 from weft.estimate.answer import Estimate, FloatArray, Parts, floats, from_parts
 from weft.estimate.collective_forms import (
     RankGroup,
-    copied,
     custom,
     direct,
     nvls,
@@ -25,6 +24,7 @@ from weft.estimate.collective_forms import (
     ring,
     ring_in_rounds,
     switch_limit,
+    time_copies,
     together,
     workgroups_held,
 )
@@ -85,7 +85,7 @@ def _local_hop(protocol: Protocol, group: RankGroup) -> float:
     return group.value(flagged.get(protocol, "simple_step"))
 
 
-def _combined(
+def _combine_times(
     protocol: Protocol, hops: FloatArray, transfer: FloatArray, group: RankGroup
 ) -> tuple[FloatArray, FloatArray]:
     """Combine hops and transfer: in sequence for protocols with flags, overlapped as inside a node for Simple.
@@ -113,7 +113,7 @@ def _tree(protocol: Protocol, size: FloatArray, group: RankGroup) -> Parts:
     carried = size * 2 * (nodes - 1) / nodes
     filling = fill * -np.expm1(-_TREE_STAGES * size / rate / fill)
     limit = np.maximum(carried / rate, size / (_inside(protocol, group) / 2) if local > 1 else 0.0)
-    latency, moving = _combined(protocol, np.full_like(size, hops), limit, group)
+    latency, moving = _combine_times(protocol, np.full_like(size, hops), limit, group)
     return {"launch": np.full_like(size, _launch(group)), "latency": latency + filling, "network": moving}
 
 
@@ -143,7 +143,7 @@ def _ring(protocol: Protocol, size: FloatArray, group: RankGroup) -> Parts:
     rate = min(inside, outside) if local > 1 else outside
     side = np.full(size.shape, rate < inside or local == 1)
     transfer = size * group.volume / rate
-    waiting, moving = _combined(protocol, np.full_like(size, latency), transfer, group)
+    waiting, moving = _combine_times(protocol, np.full_like(size, latency), transfer, group)
     return {"launch": np.full_like(size, _launch(group)), "latency": waiting, **_side(moving, side)}
 
 
@@ -206,7 +206,7 @@ def _among(ranks: int, size: FloatArray, op: Collective, machine: Target) -> tup
             raise InputError(
                 f"copy engines have no channels, but channels is {harness.channels}; leave it out, or drop driver 'dma'"
             )
-        return copied(size, group), np.full(size.shape, "copy engines", dtype=_NAMES)
+        return time_copies(size, group), np.full(size.shape, "copy engines", dtype=_NAMES)
     named = harness.library or ""
     if named in libraries("all_reduce") and group.name == "all_reduce" and nodes == 1:
         return custom(size, group, named, harness)

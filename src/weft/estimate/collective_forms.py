@@ -135,7 +135,7 @@ _CHANNEL_COPY = 0.5
 """Weight of local copies against a link transfer where the channels are the limit; as above."""
 
 
-def _moved(
+def _transfer_times(
     protocol: Protocol, size: FloatArray, share: float, copy: float, group: RankGroup, channels: FloatArray | None
 ) -> tuple[FloatArray, FloatArray]:
     """Times of link and local copies [s] at a `share` of the library's link figure and a weight of copies.
@@ -166,7 +166,9 @@ def _ring_ll(size: FloatArray, group: RankGroup, channels: FloatArray | None) ->
     full = (group.fabric.workgroups(n) if channels is None else channels) * _LL_BYTES_PER_WORKGROUP * n
     joined = np.clip(np.log2(2 * size / n / _LL_BYTES_PER_WORKGROUP) / 2, 0, 1)
     beyond = size * np.maximum(1 - full / np.maximum(size, 1), 0)
-    link, copied = _moved(Protocol.LL, beyond, group.value("ll_efficiency"), group.value("ll_copy"), group, channels)
+    link, copied = _transfer_times(
+        Protocol.LL, beyond, group.value("ll_efficiency"), group.value("ll_copy"), group, channels
+    )
     # The hop with flags of this collective, if the profile has one, else that of all rings.
     own = f"{group.table}.ll_step"
     hop = group.value(own if own in group.profile.values else "ring.ll_step")
@@ -180,7 +182,7 @@ def _ring_ll(size: FloatArray, group: RankGroup, channels: FloatArray | None) ->
 
 def _ring_ll128(size: FloatArray, group: RankGroup, channels: FloatArray | None) -> Parts:
     share = _ll128_share(group.ranks, group.profile)
-    link, copied = _moved(Protocol.LL128, size, share, group.value("ll_copy"), group, channels)
+    link, copied = _transfer_times(Protocol.LL128, size, share, group.value("ll_copy"), group, channels)
     return {
         "launch": np.full_like(size, group.value("ring.ll128_launch")),
         "latency": np.full_like(size, group.hops * group.value("ring.ll128_step")),
@@ -193,7 +195,7 @@ def _ring_simple(size: FloatArray, group: RankGroup, channels: FloatArray | None
     share = group.value("simple_efficiency")
     if group.bytewise and group.table != "all_gather":
         share *= group.value("bytewise_efficiency")
-    link, copied = _moved(Protocol.SIMPLE, size, share, group.value("simple_copy"), group, channels)
+    link, copied = _transfer_times(Protocol.SIMPLE, size, share, group.value("simple_copy"), group, channels)
     hops = np.full_like(size, group.hops * group.value("simple_step"))
     latency, transfer = together(hops, link + copied, group.value("simple_overlap"))
     moved = link / (link + copied)
@@ -412,7 +414,7 @@ _BY_DMA = ("all_gather", "all_to_all", "broadcast", "send_recv")
 """Collectives that copy engines can run; they cannot reduce."""
 
 
-def copied(size: FloatArray, group: RankGroup) -> Parts:
+def time_copies(size: FloatArray, group: RankGroup) -> Parts:
     """A collective by copy engines inside one node, in parts; InputError for one that must reduce.
 
     Every GPU pushes its parts to all peers at once, without compute units; with fewer engines than peers, an engine

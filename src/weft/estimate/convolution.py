@@ -34,12 +34,14 @@ def convolution(op: Convolution, machine: Target) -> Estimate:
     a sum over tiles. Parts as of GEMMs; transforms add launch, latency, memory, cache and compute.
     """
     if op.algorithm == "gemm":
-        return in_sequence([_called(op.product, machine, _implicit(op, machine)), _filters_moved(op, machine, 1.0)])
+        return in_sequence(
+            [_time_product(op.product, machine, _implicit(op, machine)), _filters_moved(op, machine, 1.0)]
+        )
     if op.computes == "data":
-        return convolution(_mirrored(op), machine)
+        return convolution(_mirror_pass(op), machine)
     if op.algorithm == "winograd":
         spread = _points(op, FUSED_OUTPUT) / floats(op.windows[0]) ** 2
-        product = _called(_products(op, FUSED_OUTPUT, fused=True), machine, _fused(op, machine))
+        product = _time_product(_products(op, FUSED_OUTPUT, fused=True), machine, _fuse_products(op, machine))
         return in_sequence([product, _filters_moved(op, machine, spread)])
     separate = op.algorithm == "winograd_nonfused"
     output = SEPARATE_OUTPUT if separate else _fft_tile(op, machine) - np.maximum(*op.windows) + 1
@@ -50,10 +52,10 @@ def convolution(op: Convolution, machine: Target) -> Estimate:
     images, outputs = (floats(one.bytes) for one in op.backward.weights[0].reads)
     return in_sequence(
         [
-            _called(_products(op, output), machine, Inside(rate=_rate(op, machine))),
+            _time_product(_products(op, output), machine, Inside(rate=_rate(op, machine))),
             _filters_moved(op, machine, spread),
-            _moved(images / share, size * tiles * channels / share, machine),
-            _moved(size * tiles * filters / share, outputs / share, machine),
+            _time_transform(images / share, size * tiles * channels / share, machine),
+            _time_transform(size * tiles * filters / share, outputs / share, machine),
         ]
     )
 
@@ -91,7 +93,7 @@ def _implicit(op: Convolution, machine: Target) -> Inside:
     return Inside(kernels, (images / a, 1.0), rate, whole=True)
 
 
-def _fused(op: Convolution, machine: Target) -> Inside:
+def _fuse_products(op: Convolution, machine: Target) -> Inside:
     """The products of a fused kernel, which transforms tiles in registers: memory sees images and outputs only.
 
     It transforms the tiles of a step's channels anew for each `columns` of filters. Two outputs of a row are stored at
@@ -114,7 +116,7 @@ def _outputs(op: Convolution) -> FloatArray:
     return floats(op.batch) * op.rows * op.columns * op.filters
 
 
-def _called(product: Gemm, machine: Target, inside: Inside | None = None) -> Estimate:
+def _time_product(product: Gemm, machine: Target, inside: Inside | None = None) -> Estimate:
     """The products of a convolution; a host that waits for each convolution calls twice, for the filters as well."""
     found = gemm(product, machine, inside or Inside())
     if machine.harness.timed != "host":
@@ -132,12 +134,12 @@ def _filters_moved(op: Convolution, machine: Target, spread: FloatArray | float)
     size = floats(op.backward.weights[0].writes[0].bytes)
     odd = (floats(op.channels) % 4 != 0) | (floats(op.filters) % 4 != 0)
     slow = np.where(odd, 1 / _shares(machine)["misaligned"], 1.0)
-    found = _moved(slow * size, slow * size * spread, machine)
+    found = _time_transform(slow * size, slow * size * spread, machine)
     needed = odd | (np.asarray(spread) != 1.0)  # an implicit product reads aligned filters as they are
     return from_parts({name: part * needed for name, part in found.parts.items()})
 
 
-def _mirrored(op: Convolution) -> Convolution:
+def _mirror_pass(op: Convolution) -> Convolution:
     """The forward pass that computes the gradient of the data: inputs and outputs exchanged; strides of 1."""
     high, wide = op.windows
     along = np.where(np.asarray(op.padding_width) < 0, op.padding, op.padding_width)
@@ -180,7 +182,7 @@ def _products(op: Convolution, output: FloatArray | int, *, fused: bool = False)
     return Gemm(cast(int, m), cast(int, n), cast(int, k), op.dtype, cast(int, points))
 
 
-def _moved(reads: FloatArray, writes: FloatArray, machine: Target) -> Estimate:
+def _time_transform(reads: FloatArray, writes: FloatArray, machine: Target) -> Estimate:
     """The time of a transform that reads and writes so many bytes."""
     per_workgroup = THREADS * 16
     workgroups = np.ceil((reads + writes) / per_workgroup)

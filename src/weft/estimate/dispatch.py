@@ -131,7 +131,7 @@ def estimate(
         return side_by_side([estimate(work, one, options, harness) for one in system])
     machine = target(system, options, harness)
     if isinstance(work, Op):
-        return _plain(_estimated(work, machine))
+        return _plain(_estimate_op(work, machine))
     if not isinstance(work, Graph):
         work = _in_a_row(work)
     return _plain(_of_graph(work, machine))
@@ -153,14 +153,14 @@ def _plain(answer: Estimate) -> Estimate:
     return replace(answer, operators={name: _plain(one) for name, one in answer.operators.items()})
 
 
-def _estimated(op: Op, machine: Target) -> Estimate:
+def _estimate_op(op: Op, machine: Target) -> Estimate:
     check_held(op, machine.gpu)
     found = _form(op)(op, machine)
     waits = machine.harness.timed == "host" and not isinstance(op, Gemm | GroupedGemm | Collective | Send)
-    return _awaited(found, machine) if waits else found
+    return _add_host_wait(found, machine) if waits else found
 
 
-def _awaited(issued: Estimate, machine: Target) -> Estimate:
+def _add_host_wait(issued: Estimate, machine: Target) -> Estimate:
     """Replace an operator's launch by the host's launch and wait; GEMMs and collectives have terms of their own."""
     launch = np.maximum(issued.parts["launch"], machine.gpu.achieved.gemm_host)
     seconds = issued.seconds + launch - issued.parts["launch"]
@@ -174,7 +174,7 @@ def _of_graph(graph: Graph, machine: Target) -> Estimate:
     for node in graph:
         chosen = _as_chosen(node, machine)
         if node.name not in found:
-            found[node.name], first[node.name] = _estimated(node.op, chosen), node
+            found[node.name], first[node.name] = _estimate_op(node.op, chosen), node
         else:
             check_alike(first[node.name], node)
     launch = machine.gpu.compute.launch_latency

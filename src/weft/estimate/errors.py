@@ -15,7 +15,7 @@ import numpy as np
 
 from weft import hardware
 from weft.core.catalog import read_toml
-from weft.core.units import counted, format_bytes
+from weft.core.units import count_words, format_bytes
 from weft.graph import Attention, Collective, Gemm, Op
 from weft.hardware import Gpu
 from weft.kernels.library.served import library
@@ -300,16 +300,17 @@ def step_error(gpu: Gpu, framework: str, mixture: bool = False) -> Error:
     """
     what = "models with experts" if mixture else "dense models"
     known = {
-        (on, of): _pooled([found[name] for name in _LAYERS[mixture] if name in found])
+        (on, of): _pool_classes([found[name] for name in _LAYERS[mixture] if name in found])
         for on, each in _STEPS.items()
         for of, found in each.items()
         if any(name in found for name in _LAYERS[mixture])
     }
     if (gpu.name, framework) in known:
         value, bias, rows, _ = known[gpu.name, framework]
-        thin = f" ({counted(int(rows), 'row')} only)" if rows < _THIN else ""
+        thin = f" ({count_words(int(rows), 'row')} only)" if rows < _THIN else ""
         return Error(
-            value, f"{_steps(what, framework)} on {gpu.name} are off by {value:.0%}{_sided(value, bias, rows)}{thin}"
+            value,
+            f"{_steps(what, framework)} on {gpu.name} are off by {value:.0%}{_error_side(value, bias, rows)}{thin}",
         )
     if gpu.vendor not in measured_vendors():
         worst = max(most for _, _, rows, most in known.values() if rows >= _THIN)
@@ -328,14 +329,14 @@ def step_error(gpu: Gpu, framework: str, mixture: bool = False) -> Error:
         ),
     )  # fmt: skip
     value, bias, rows, most = known[on, of]
-    none, side = f"no such step is public for {framework} on {gpu.name}", _sided(value, bias, rows)
+    none, side = f"no such step is public for {framework} on {gpu.name}", _error_side(value, bias, rows)
     if rows == 1:
         return Error(most, f"{none}; the only one near, of {what} with {of} on {on}, is off by {most:.0%}{side}")
     near = f"of the nearest, {_steps(what, of)} on {on}, nine of ten are off by less than {most:.0%}"
-    return Error(most, f"{none}; {near}{side} ({counted(int(rows), 'row')})")
+    return Error(most, f"{none}; {near}{side} ({count_words(int(rows), 'row')})")
 
 
-def _pooled(classes: Sequence[Sequence[float]]) -> tuple[float, float, float, float]:
+def _pool_classes(classes: Sequence[Sequence[float]]) -> tuple[float, float, float, float]:
     """Return mean, bias, rows and 90th percentile of classes together; the largest of their percentiles."""
     rows = sum(one[2] for one in classes)
     mean, bias = (sum(one[at] * one[2] for one in classes) / rows for at in (0, 1))
@@ -346,7 +347,7 @@ def _steps(what: str, framework: str) -> str:
     return f"measured steps of {what} with {framework}"
 
 
-def _sided(value: float, bias: float, rows: float) -> str:
+def _error_side(value: float, bias: float, rows: float) -> str:
     """Return on which side the errors of some rows lie, if most lie on one."""
     if abs(bias) < value / 2:
         return ""

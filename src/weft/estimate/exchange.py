@@ -14,13 +14,13 @@ import numpy as np
 
 from weft.core.errors import InputError, UnknownNameError, shown
 from weft.core.options import RunOptions
-from weft.estimate.answer import Estimate, FloatArray, blended, from_parts
+from weft.estimate.answer import Estimate, FloatArray, blend_parts, from_parts
 from weft.estimate.collective import collective
 from weft.estimate.target import Harness, Target, target
 from weft.graph import Collective, TokenExchange
-from weft.graph.routing import MOST_EXPERTS, check_groups, reached
+from weft.graph.routing import MOST_EXPERTS, check_groups, count_reached
 from weft.hardware import Described
-from weft.kernels.library.dispatchers import PAYLOAD, Dispatcher, dispatcher, shipped, table_of
+from weft.kernels.library.dispatchers import PAYLOAD, Dispatcher, dispatcher, shipped_values, table_of
 
 OPERATIONS = ("dispatch", "combine", "combine_low_precision", "prepare")
 """What can be exchanged: tokens to their experts, results back (in BF16, or 4 bits), or only the numbers of tokens."""
@@ -89,7 +89,7 @@ class ExchangedBytes:
     wire: FloatArray
 
 
-def moved(what: Exchange, of: Dispatcher, nodes: int) -> ExchangedBytes:
+def count_bytes(what: Exchange, of: Dispatcher, nodes: int) -> ExchangedBytes:
     """The copies and bytes of an exchange over so many nodes, by the library's rule."""
     wire = np.asarray(what.hidden) * PAYLOAD[_dtype(what, of)] * (what.operation != "prepare")
     per_node = what.ranks // nodes
@@ -97,8 +97,8 @@ def moved(what: Exchange, of: Dispatcher, nodes: int) -> ExchangedBytes:
     if of.copies == "expert":
         ranks = on_nodes = np.asarray(what.top_k, dtype=np.float64)
     else:
-        ranks = reached(what.ranks, what.experts, what.top_k, limit)
-        on_nodes = reached(nodes, what.experts, what.top_k, limit) if of.two_level else ranks
+        ranks = count_reached(what.ranks, what.experts, what.top_k, limit)
+        on_nodes = count_reached(nodes, what.experts, what.top_k, limit) if of.two_level else ranks
     away = np.asarray(what.tokens) * on_nodes * (1 - 1 / nodes) * wire
     # What a two-level library forwards inside a node, or a flat one sends to the node's other ranks.
     inside = ranks * (1 - 1 / per_node) if of.two_level else ranks * (per_node - 1) / what.ranks
@@ -134,7 +134,7 @@ def exchange(
         raise InputError(f"compute_units is {shown(compute_units)}; give 1 or more, or leave it out")
     of, machine = dispatcher(library), target(system, options, harness)
     nodes = machine.nodes(what.ranks)
-    found = timed(what, machine, of, nodes, compute_units)
+    found = time_exchange(what, machine, of, nodes, compute_units)
     return found.case() if np.ndim(found.seconds) == 0 else found
 
 
@@ -142,7 +142,7 @@ def of_operator(op: TokenExchange, machine: Target) -> Estimate:
     """How long an exchange of a graph takes: what `exchange` says of it."""
     reach = (op.reach, op.groups) if op.reach else None
     what = Exchange(op.operation, op.tokens, op.hidden, op.top_k, op.experts, op.ranks, op.dtype, reach)
-    return timed(what, machine, dispatcher(op.library), machine.nodes(op.ranks), op.units or None)
+    return time_exchange(what, machine, dispatcher(op.library), machine.nodes(op.ranks), op.units or None)
 
 
 def traffic(what: Exchange, system: Described, library: str = "deepep", *, compute_units: Any = None) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def traffic(what: Exchange, system: Described, library: str = "deepep", *, compu
     of, machine = dispatcher(library), target(system)
     nodes = machine.nodes(what.ranks)
     known = of.by_experts or of.compute_units
-    amount = moved(what, of, nodes)
+    amount = count_bytes(what, of, nodes)
     units = of.units(what.experts, machine.gpu.compute.compute_units) if known else 0
     return {
         "nodes": nodes,
@@ -165,15 +165,15 @@ def traffic(what: Exchange, system: Described, library: str = "deepep", *, compu
     }
 
 
-def timed(what: Exchange, machine: Target, of: Dispatcher, nodes: int, compute_units: Any) -> Estimate:
+def time_exchange(what: Exchange, machine: Target, of: Dispatcher, nodes: int, compute_units: Any) -> Estimate:
     """The exchange over so many nodes by values of the library, as arrays; see `exchange`."""
     host = {"host": np.asarray(HOST_SYNC)} if of.host_sync and what.operation == "dispatch" else {}
     if of.name == "nccl":
         return _by_collective(what, machine, of, nodes, host)
     place = table_of(of, what.operation, nodes, machine.gpu.architecture)
     paths, changed = {key: f"{place}.{key}" for key in _VALUES}, machine.harness.values or {}
-    given = {key: changed.get(path, shipped().get(path, 0.0)) for key, path in paths.items()}
-    amount, gpu = moved(what, of, nodes), machine.gpu
+    given = {key: changed.get(path, shipped_values().get(path, 0.0)) for key, path in paths.items()}
+    amount, gpu = count_bytes(what, of, nodes), machine.gpu
     tokens = np.asarray(what.tokens, dtype=np.float64)
     units = of.units(what.experts, gpu.compute.compute_units) if compute_units is None else compute_units
     work = given["token"] + amount.copies * given["copy"]
@@ -185,7 +185,7 @@ def timed(what: Exchange, machine: Target, of: Dispatcher, nodes: int, compute_u
     if nodes > 1:
         share = given["network"] * (2.0 / nodes) ** given["spread"]
         wide["network"] = amount.network_bytes / (share * machine.fabric.nic)
-    wide = blended(wide, _NORM)
+    wide = blend_parts(wide, _NORM)
     if nodes > 1:  # whose tables hold the network alone: never faster than the wires of a node
         lacking = amount.link_bytes / gpu.link.bandwidth - np.sum(list(wide.values()), axis=0)
         wide["link"] = wide.get("link", 0.0) + np.maximum(lacking, 0.0)
@@ -209,7 +209,7 @@ def _by_collective(
     what: Exchange, machine: Target, of: Dispatcher, nodes: int, host: Mapping[str, FloatArray]
 ) -> Estimate:
     """The library's all-to-all of equal parts, after which the host may wait."""
-    amount = moved(what, of, nodes)
+    amount = count_bytes(what, of, nodes)
     size = np.asarray(what.tokens) * amount.copies * amount.wire
     found = collective(Collective("all_to_all", cast("Any", np.maximum(size, 1.0)), what.ranks), machine)
     return from_parts({name: np.asarray(part) for name, part in {**found.parts, **host}.items()})

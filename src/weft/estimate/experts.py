@@ -14,7 +14,7 @@ import numpy as np
 
 from weft.core.errors import check_name, check_type, check_whole
 from weft.core.options import RunOptions
-from weft.estimate.answer import Estimate, FloatArray, blended, floats, from_parts, in_sequence, side_by_side
+from weft.estimate.answer import Estimate, FloatArray, blend_parts, floats, from_parts, in_sequence, side_by_side
 from weft.estimate.gemm import gemm
 from weft.estimate.streaming import streaming
 from weft.estimate.target import Harness, Target, target
@@ -74,7 +74,7 @@ class ExpertRows:
         return cls(rows.sum(), rows.max(), (rows > 0).sum(), np.array(blocks))
 
     @classmethod
-    def shared(cls, rows: Any, groups: Any, busiest: Any = 0) -> ExpertRows:
+    def share_evenly(cls, rows: Any, groups: Any, busiest: Any = 0) -> ExpertRows:
         """`rows` shared evenly by `groups` experts, beside the `busiest` one, if it has more."""
         rows, groups = floats(rows), floats(groups)
         mean = rows / groups
@@ -105,7 +105,7 @@ class Grouped:
     written: float = 2.0
 
 
-def grouped(what: Grouped, machine: Target, own: Mapping[str, float]) -> dict[str, FloatArray]:
+def time_grouped(what: Grouped, machine: Target, own: Mapping[str, float]) -> dict[str, FloatArray]:
     """The parts of a grouped GEMM's time by values of a library, without its launch [s].
 
     compute (products at the library's rate), tail (padded rows, and units idle in the last wave), fill (begin and end
@@ -138,7 +138,7 @@ def grouped(what: Grouped, machine: Target, own: Mapping[str, float]) -> dict[st
     rotation = machine.harness.rotation
     kept = np.minimum(moved, own.get("cached", 0.0) * gpu.cache.capacity / rotation)
     memory = (moved - kept + kept / _CACHE_RATE) / (own["memory"] * gpu.memory.bandwidth)
-    busy = blended({"units": inside + fill, "memory": memory}, _NORM)
+    busy = blend_parts({"units": inside + fill, "memory": memory}, _NORM)
     products = 2 * load.rows * n * k / (units * rate)
     share = np.divide(busy["units"], inside + fill, out=np.zeros_like(memory), where=inside + fill > 0)
     return {
@@ -163,19 +163,19 @@ def _waves(workgroups: Any, work: Any, longest: Any, begin: float, units: int) -
 def grouped_gemm(op: GroupedGemm, machine: Target) -> Estimate:
     """The time of the products of a mixture's experts: in one launch, or one launch after the other.
 
-    Those in one launch go by the form of `grouped`, with values of the harness's library (`served`, else of training
-    libraries) where the GPU's architecture has any; other architectures take a batch of GEMMs. Raises as `gemm`.
+    Those in one launch go by the form of `time_grouped`, with values of the harness's library (`served`, else of
+    training libraries) where the GPU's architecture has any; other architectures take a batch of GEMMs. Raises as `gemm`.
     """
     if not (op.fused and machine.gpu.architecture in ARCHITECTURES and op.dtype in EXPERT_FORMATS):
         return _by_gemms(op, machine)
     machine.gpu.matrix_rate(op.dtype)  # raises the InputError that lists the supported data types
     of = library("experts", machine.harness.served or TRAINING)
-    load = ExpertRows.shared(op.rows, op.groups, op.busiest)
+    load = ExpertRows.share_evenly(op.rows, op.groups, op.busiest)
     written = 8.0 if op.accumulates else float(DTYPE_BYTES[OUTPUT_DTYPES.get(op.dtype, op.dtype)])
     what = Grouped(load, op.n, op.k, EXPERT_FORMATS[op.dtype], op.over_rows, written)
     own = values_of(table_for(of, op.dtype, machine.gpu.architecture))
     own["peak"] *= promoted_share(op.scaled, EXPERT_FORMATS[op.dtype].products, machine.gpu, machine.options)
-    parts = grouped(what, machine, own)
+    parts = time_grouped(what, machine, own)
     return from_parts({"launch": _launch(machine) + 0.0 * parts["memory"], **parts})
 
 
@@ -226,7 +226,7 @@ def _by_gemms(op: GroupedGemm, machine: Target) -> Estimate:
         return _of_groups(op, np.ceil(mean), machine)
     others = np.maximum(floats(op.groups) - 1, 1.0)
     rest = np.maximum((floats(op.rows) - most) / others, 1.0)
-    return _mixed([_of_groups(op, np.ceil(rows), machine) for rows in (most, rest)], 1 / floats(op.groups))
+    return _mix_estimates([_of_groups(op, np.ceil(rows), machine) for rows in (most, rest)], 1 / floats(op.groups))
 
 
 def _of_groups(op: GroupedGemm, rows: FloatArray, machine: Target) -> Estimate:
@@ -240,7 +240,7 @@ def _of_groups(op: GroupedGemm, rows: FloatArray, machine: Target) -> Estimate:
     return replace(one, seconds=one.seconds * count, parts={name: part * count for name, part in one.parts.items()})
 
 
-def _mixed(ends: Sequence[Estimate], first: FloatArray) -> Estimate:
+def _mix_estimates(ends: Sequence[Estimate], first: FloatArray) -> Estimate:
     """The mean of two estimates, of which the `first` has this share."""
     every = side_by_side(ends)
     shares = np.stack(np.broadcast_arrays(first, 1 - first))
@@ -294,10 +294,10 @@ def served_layer(what: GpuExperts, of: Library, machine: Target) -> Estimate:
     """
     own = own_values(table_for(of, what.kind, machine.gpu.architecture), machine.harness.values)
     what = replace(what, kind=of.how.get("stored", {}).get(what.kind, what.kind))
-    first, second = (grouped(each, machine, own) for each in what.products)
+    first, second = (time_grouped(each, machine, own) for each in what.products)
     parts = {name: first[name] + second[name] for name in first}
     chosen = floats(what.tokens) * floats(what.top_k)
-    parts["copy"] = _passed(what, of, chosen) / (own["copy"] * machine.gpu.memory.bandwidth)
+    parts["copy"] = _pass_bytes(what, of, chosen) / (own["copy"] * machine.gpu.memory.bandwidth)
     parts["units"] = own["token"] * chosen
     parts["launch"] = own["start"] + 0.0 * chosen
     if "host" in own:
@@ -306,7 +306,7 @@ def served_layer(what: GpuExperts, of: Library, machine: Target) -> Estimate:
     return from_parts(parts)
 
 
-def _passed(what: GpuExperts, of: Library, chosen: Any) -> FloatArray:
+def _pass_bytes(what: GpuExperts, of: Library, chosen: Any) -> FloatArray:
     """Bytes that the passes of a library beside its grouped GEMMs move, for so many chosen experts of all tokens.
 
     Rows are permuted, unless the GEMM gathers them; activated, unless the GEMM does; quantised, by these passes or in
@@ -367,13 +367,13 @@ class Experts:
         return replace(self, routing=replace(self.routing, loads=()))
 
 
-def _trained(what: Experts, layer: GpuExperts, of: Library, machine: Target) -> list[Estimate]:
+def _time_training(what: Experts, layer: GpuExperts, of: Library, machine: Target) -> list[Estimate]:
     """The grouped GEMMs of training libraries, each with its launch."""
     kind, load = what.dtype, layer.load
     if machine.gpu.architecture in ARCHITECTURES:
         own = own_values(table_for(of, kind, machine.gpu.architecture))
         launch = np.asarray(_launch(machine))
-        return [from_parts({"launch": launch, **grouped(each, machine, own)}) for each in layer.products]
+        return [from_parts({"launch": launch, **time_grouped(each, machine, own)}) for each in layer.products]
     rows, most = max(int(load.rows), 1), int(load.busiest)
     widths = (what.ffn * (1 + what.gated), what.hidden), (what.hidden, what.ffn)
     groups = len(what.busiest)
@@ -407,7 +407,7 @@ def experts(
     machine.gpu.matrix_rate(EXPERT_FORMATS[what.dtype].products)
     if of.name != TRAINING:
         return served_layer(layer, of, machine).case()
-    first, second = _trained(what, layer, of, machine)
+    first, second = _time_training(what, layer, of, machine)
     rows, hidden = max(int(layer.load.rows), 1), what.hidden
     inner = Streaming("swiglu" if what.gated else "gelu", rows * what.ffn, 1, "bf16")
     steps = {

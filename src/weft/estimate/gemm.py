@@ -11,7 +11,7 @@ import numpy as np
 from weft.core.errors import InputError
 from weft.core.options import RunOptions
 from weft.estimate import gemm_kernel
-from weft.estimate.answer import Bound, Estimate, FloatArray, Words, blended, floats, from_parts
+from weft.estimate.answer import Bound, Estimate, FloatArray, Words, blend_parts, floats, from_parts
 from weft.estimate.target import Harness, Target, target
 from weft.graph import DTYPE_BYTES, Gemm
 from weft.graph.op import OUTPUT_DTYPES, width
@@ -126,7 +126,9 @@ def _served_gemm(op: Gemm, machine: Target) -> Estimate:
         ways.append(np.where(workgroups <= units, each, (workgroups / units + 0.5) * each))
     weight = _WEIGHTS[harness.weights] if harness.weights else width(op.dtype)
     moved = batch * (n * k * weight + m * k * width(op.dtype) + m * n * DTYPE_BYTES["bf16"])
-    busy = blended({"compute": np.min(ways, axis=0), "memory": moved / (own["memory"] * gpu.memory.bandwidth)}, _ADDED)
+    busy = blend_parts(
+        {"compute": np.min(ways, axis=0), "memory": moved / (own["memory"] * gpu.memory.bandwidth)}, _ADDED
+    )
     converted = (
         batch * m * k * _CONVERTED / (own["convert"] * gpu.memory.bandwidth) if "convert" in own else 0.0 * moved
     )
@@ -180,7 +182,7 @@ def _run(shapes: Shapes, library: tuple[KernelCandidate, ...], rates: gemm_kerne
     global _seen  # noqa: PLW0603 - how much was asked in this process decides whether machine code pays
     count = len(shapes.m)
     _seen += count
-    run: Any = gemm_kernel.compiled() if _seen > _COMPILE_FROM else gemm_kernel.run
+    run: Any = gemm_kernel.compile_kernel() if _seen > _COMPILE_FROM else gemm_kernel.run
     chosen = np.empty(count, dtype=np.int64)
     times = np.empty((count, len(gemm_kernel.Attempt._fields)))
     tiles = np.array([as_tile(one) for one in library])
@@ -195,7 +197,7 @@ def time_each(op: Gemm, tiles: FloatArray, splits: Any, rates: gemm_kernel.Kerne
     K is cut into the number of `splits` of each.
     """
     times = np.empty(len(tiles))
-    run: Any = gemm_kernel.compiled("each") if len(tiles) > _COMPILE_EACH_FROM else gemm_kernel.each
+    run: Any = gemm_kernel.compile_kernel("each") if len(tiles) > _COMPILE_EACH_FROM else gemm_kernel.each
     run(gemm_kernel.GemmShape(op.m, op.n, op.k, op.batch), tiles, np.asarray(splits, dtype=float), rates, times)
     return times
 
@@ -275,7 +277,7 @@ def ranked_plans(
     lacks.
     """
     rates, shape = cold_rates(gemm.dtype, gpu, options), gemm_kernel.GemmShape(gemm.m, gemm.n, gemm.k, 1)
-    plans = [_ranked(shape, one, rates, split) for one in candidates(gpu.architecture, gemm.dtype)]
+    plans = [_rank_plan(shape, one, rates, split) for one in candidates(gpu.architecture, gemm.dtype)]
     return tuple(sorted(plans, key=lambda plan: plan.seconds))
 
 
@@ -286,14 +288,14 @@ def cold_rates(dtype: str, gpu: Gpu, options: RunOptions | None = None) -> gemm_
     return rates._replace(split=max(rates.split, gpu.compute.launch_latency))
 
 
-def _ranked(
+def _rank_plan(
     shape: gemm_kernel.GemmShape, one: KernelCandidate, rates: gemm_kernel.KernelMachine, split: bool
 ) -> RankedPlan:
     tile, splits = as_tile(one), 1.0
-    columns, _, _ = gemm_kernel.fitted(shape, tile, rates)
+    columns, _, _ = gemm_kernel.fit_tile(shape, tile, rates)
     if split:
         moved, cost = gemm_kernel.traffic(shape, rates), gemm_kernel.costs(tile, rates)
         _, columns, splits, _ = gemm_kernel.under(shape, moved, tile, cost, float("inf"), rates)
-    found = gemm_kernel.fixed(shape, tile, columns, splits, rates)
+    found = gemm_kernel.time_candidate(shape, tile, columns, splits, rates)
     overlapped = max(found.units_time, found.memory_time) + found.split_time
     return RankedPlan(one.tiling(int(found.columns), int(found.splits)), found.total, overlapped)

@@ -136,8 +136,8 @@ def traffic(shape: GemmShape, machine: KernelMachine) -> GemmTraffic:
     """
     m, n, k, batch, distinct_a, distinct_b = shape
     a, b, c = m * k * machine.element * distinct_a, n * k * machine.element * distinct_b, m * n * machine.output
-    near = _held(machine.resident / (batch * (a + b + c)))
-    far = _held(machine.resident / (batch * (a + machine.rotation * b + c)))
+    near = _held_share(machine.resident / (batch * (a + b + c)))
+    far = _held_share(machine.resident / (batch * (a + machine.rotation * b + c)))
     return GemmTraffic(a + b, min(1.0, machine.resident / (a + b)), (a + c) * (1 - near), b * (1 - far))
 
 
@@ -186,7 +186,7 @@ def crowding(stride: float, span: float, machine: KernelMachine) -> float:
     return machine.channels / min(machine.channels, used)
 
 
-def _held(ratio: float) -> float:
+def _held_share(ratio: float) -> float:
     return min(1.0, max(0.0, (ratio - RAMP) / (1 - RAMP)))
 
 
@@ -342,7 +342,7 @@ def parts_tried(turn: int, most: float, work: float, cost: WorkgroupCosts, machi
     return min(most, fills, machine.own_parts) if turn == 1 else min(most, fills)
 
 
-def fitted(shape: GemmShape, tile: Tile, machine: KernelMachine) -> tuple[float, float, float]:
+def fit_tile(shape: GemmShape, tile: Tile, machine: KernelMachine) -> tuple[float, float, float]:
     """Columns of the tile, and rows and columns of its grid."""
     grid_rows = ceil(shape.m / tile.rows)
     columns = fitted_columns(shape.n, grid_rows * shape.batch, tile, machine.units)
@@ -356,7 +356,7 @@ def under(
 
     Ways that cannot beat `limit` are skipped; if none is left, the time is infinite.
     """
-    columns, grid_rows, grid_columns = fitted(shape, tile, machine)
+    columns, grid_rows, grid_columns = fit_tile(shape, tile, machine)
     grid = grid_rows * grid_columns
     work = grid * shape.batch
     depth = ceil(shape.k / tile.step)
@@ -390,7 +390,7 @@ def under(
     return found, columns, parts, memory_time
 
 
-def fixed(shape: GemmShape, tile: Tile, columns: float, splits: float, machine: KernelMachine) -> Attempt:
+def time_candidate(shape: GemmShape, tile: Tile, columns: float, splits: float, machine: KernelMachine) -> Attempt:
     """Times of the shape under one candidate with given columns and parts of K."""
     grid_rows, grid_columns = ceil(shape.m / tile.rows), ceil(shape.n / columns)
     moved = memory_bytes(shape, traffic(shape, machine), tile, columns, grid_rows, grid_columns, machine)
@@ -459,11 +459,11 @@ def each(shape: GemmShape, tiles: Any, splits: Any, machine: KernelMachine, time
     """Fill `times` with the time of a shape under every tile, K in the parts given for each."""
     for i in range(len(tiles)):
         tile = _tile(tiles[i])
-        times[i] = fixed(shape, tile, tile.columns, splits[i], machine).total
+        times[i] = time_candidate(shape, tile, tile.columns, splits[i], machine).total
 
 
 @cache
-def compiled(name: str = "run") -> Callable[..., None]:
+def compile_kernel(name: str = "run") -> Callable[..., None]:
     """A function of this file with all that it calls as machine code, kept on disk: over a million shapes a second."""
     entry: Callable[..., None] = machine_code(globals(), (name,), ceil=np.ceil, floor=np.floor)[name]  # return floats
     return entry

@@ -119,8 +119,8 @@ class CacheShare:
 
     def __init__(self, touched: Amount, gpu: Gpu, recent: Amount = 1.0, emptied: float = _SWEPT) -> None:
         self._gpu = gpu
-        self.cache = recent * _held(touched, gpu.cache.capacity, emptied)
-        self.beside = (recent - self.cache) * _held(touched, gpu.memory_cache.capacity, emptied)
+        self.cache = recent * _cached_share(touched, gpu.cache.capacity, emptied)
+        self.beside = (recent - self.cache) * _cached_share(touched, gpu.memory_cache.capacity, emptied)
         self.dram = 1 - self.cache - self.beside
         beside = gpu.cache.latency + gpu.memory_cache.latency
         self.latency = self.cache * gpu.cache.latency + self.beside * beside + self.dram * idle_latency(gpu)
@@ -131,7 +131,7 @@ def idle_latency(gpu: Gpu) -> float:
     return gpu.cache.latency + gpu.memory.latency + gpu.memory.timing.rcd + gpu.memory.timing.cl
 
 
-def _held(touched: Amount, capacity: float, emptied: float) -> FloatArray:
+def _cached_share(touched: Amount, capacity: float, emptied: float) -> FloatArray:
     if not capacity:
         return np.zeros(np.shape(touched))
     return np.clip((emptied - touched / capacity) / (emptied - 1), 0.0, 1.0)

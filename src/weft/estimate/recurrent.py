@@ -44,7 +44,7 @@ def recurrent(op: Recurrent, machine: Target) -> Estimate:
 def _step(op: Recurrent, machine: Target, known: Mapping[str, float]) -> dict[str, FloatArray]:
     """Times of one step by cause [s]."""
     way = "forward" if op.computes == "forward" else "backward"
-    compute, memory = _multiplied(op, machine), _weights_loaded(op, machine)
+    compute, memory = _product_seconds(op, machine), _weights_loaded(op, machine)
     hidden_part = known["overlap"] * np.minimum(compute, memory)
     return {
         "launch": np.zeros(np.shape(compute)) + known[f"kernels.{op.cell}"] * known[f"{way}.gap"],
@@ -64,7 +64,7 @@ def _persistent(op: Recurrent, machine: Target, known: Mapping[str, float]) -> d
             f"the weights of {op} take {format_bytes(weights, 3)}, but half the registers of {machine.gpu.name} hold "
             f"{format_bytes(held, 3)}; give fewer hidden cells, or leave persistent out"
         )
-    compute = _multiplied(op, machine)
+    compute = _product_seconds(op, machine)
     return {
         "latency": np.zeros(np.shape(compute)) + known["persistent.step"],
         "cache": _elementwise(op, machine),
@@ -76,7 +76,7 @@ def _weight_bytes(op: Recurrent) -> FloatArray:
     return floats(op.outputs) * floats(op.hidden) * width(op.dtype)
 
 
-def _multiplied(op: Recurrent, machine: Target) -> FloatArray:
+def _product_seconds(op: Recurrent, machine: Target) -> FloatArray:
     """Time of a step's product at the achieved rate [s]."""
     flops = 2 * floats(op.outputs) * floats(op.hidden) * floats(op.batch)
     return flops / (machine.gpu.compute.compute_units * main_loop_flops(op.dtype, machine.gpu, machine.options))

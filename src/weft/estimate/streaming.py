@@ -107,16 +107,16 @@ def kernels_of(op: Op, machine: Target) -> tuple[SweepKernel, ...]:
     known.
     """
     if isinstance(op, Pooling):
-        return (_pooled(op),)
+        return (_pooling_kernel(op),)
     return _kernels(op, machine.gpu) if isinstance(op, Streaming) else (_opaque_kernel(op, machine),)
 
 
 def pooling(op: Pooling, machine: Target) -> Estimate:
     """The time of a pooling or its gradient: one sweep, overlapping windows read from the cache."""
-    return kernel_time(_pooled(op), machine.gpu)
+    return kernel_time(_pooling_kernel(op), machine.gpu)
 
 
-def _pooled(op: Pooling) -> SweepKernel:
+def _pooling_kernel(op: Pooling) -> SweepKernel:
     elements = floats(op.reads[0].bytes) / width(op.dtype)
     written = floats(op.writes[0].bytes) / width(op.dtype)
     work = floats(op.flops) if not op.gradient else elements
@@ -202,7 +202,7 @@ def _wide(dtypes: tuple[str, ...], own: float) -> float:
     return sum(own if dtype == OWN else width(dtype) for dtype in dtypes)
 
 
-def _scattered(op: Streaming, gpu: Gpu) -> tuple[SweepKernel, ...]:
+def _scatter_kernels(op: Streaming, gpu: Gpu) -> tuple[SweepKernel, ...]:
     """Gradients of rows added to a table's: a sort of the rows by their places, then one sweep over them."""
     rows, size = floats(op.rows), width(op.dtype)
     sort = _elementwise(rows, _SORTED_BYTES * rows, _SORTED_BYTES * rows, 10.0, 0.0, 8)
@@ -259,7 +259,7 @@ def _rows(op: Streaming, gpu: Gpu) -> tuple[FloatArray, FloatArray, FloatArray, 
     return elements, size, np.where(short, 0.0, size), threads
 
 
-def _normalised(scaled: float, parameters: int) -> Callable[[Streaming, Gpu], tuple[SweepKernel, ...]]:
+def _normalise_kernels(scaled: float, parameters: int) -> Callable[[Streaming, Gpu], tuple[SweepKernel, ...]]:
     """Normalisation of rows: a sweep for the moments, one that reads the rows again, scales and writes them.
 
     The parameters come from memory once, and from the cache to every other compute unit that has a row.
@@ -315,19 +315,19 @@ _SPECIAL: Mapping[str, Callable[[Streaming, Gpu], tuple[SweepKernel, ...]]] = {
     "softmax_backward": _softmax_backward,
     "eager_softmax": _softmax,
     "eager_softmax_backward": _eager_softmax_backward,
-    "layernorm": _normalised(4, 2),
-    "eager_layernorm": _normalised(4, 2),
-    "add_layernorm": _normalised(4, 2),
-    "dropout_add_layernorm": _normalised(4, 2),
+    "layernorm": _normalise_kernels(4, 2),
+    "eager_layernorm": _normalise_kernels(4, 2),
+    "add_layernorm": _normalise_kernels(4, 2),
+    "dropout_add_layernorm": _normalise_kernels(4, 2),
     "batchnorm_training": _over_channels,
     "batchnorm_gradient": _over_channels,
-    "rmsnorm": _normalised(3, 1),
-    "add_rmsnorm": _normalised(3, 1),
+    "rmsnorm": _normalise_kernels(3, 1),
+    "add_rmsnorm": _normalise_kernels(3, 1),
     "layernorm_backward": _normalised_backward(2),
     "rmsnorm_backward": _normalised_backward(1),
     "adam": _optimizer,
     "lamb": _optimizer,
-    "embedding_backward": _scattered,
+    "embedding_backward": _scatter_kernels,
     # PyTorch's masked_fill out of place (TensorAdvancedIndexing.cpp): clone, then masked_fill_.
     "masked_fill_backward": _in_steps(StreamingStep((OWN,), (OWN,), 1), StreamingStep((OWN,), (OWN,), 1)),
     # PyTorch's infinitely_differentiable_native_dropout_backward: the mask converted, scaled, times the gradient.

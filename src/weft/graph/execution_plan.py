@@ -157,6 +157,6 @@ class ExecutionPlan(CollectivePlan):
         return Graph((Node(op, op.name, stream="communication", choice=self.choice()),), op.ranks, str(op))
 
 
-def named(rank: int, workgroup: int, index: str | int, name: str) -> str:
+def step_words(rank: int, workgroup: int, index: str | int, name: str) -> str:
     """A step as messages name it."""
     return f"step {index} ('{name}') of threadblock {workgroup} on rank {rank}"

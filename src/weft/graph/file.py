@@ -115,7 +115,7 @@ def graph_of_lines(lines: Sequence[str], path: str | Path) -> Graph:
                 nodes.append(_node(record["node"]))
             else:
                 name = record.pop("tensor")
-                tensors[name] = _made(record)
+                tensors[name] = _make_value(record)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise _broken(path, number, f"does not describe a node or a tensor ({reason(error)})") from None
         except InputError as error:
@@ -161,18 +161,18 @@ def _broken(path: str | Path, number: int, why: str) -> ConfigError:
 
 
 def _node(content: Mapping[str, Any]) -> Node:
-    given = {name: _made(value) for name, value in content.items()}
+    given = {name: _make_value(value) for name, value in content.items()}
     given["after"] = tuple(Edge(*one) if isinstance(one, tuple) else one for one in given.get("after", ()))
     return Node(**given)
 
 
-def _made(value: Any) -> Any:
+def _make_value(value: Any) -> Any:
     if isinstance(value, list):
-        return tuple(_made(inner) for inner in value)
+        return tuple(_make_value(inner) for inner in value)
     if not isinstance(value, Mapping):
         return value
     ((name, content),) = value.items()
     if name == "array":
         return np.array(content, dtype=np.float64)
     check_name("class of a graph's file", name, _CLASSES)
-    return _CLASSES[name](**{field: _made(inner) for field, inner in content.items()})
+    return _CLASSES[name](**{field: _make_value(inner) for field, inner in content.items()})

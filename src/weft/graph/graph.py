@@ -386,11 +386,11 @@ def tensor_bytes(graph: Graph) -> dict[str, int]:
     """Bytes of every tensor that has memory of its own, by name: those given to the graph, and outputs of nodes."""
     sizes = {name: stated.bytes for name, stated in graph.tensors.items() if isinstance(stated, Tensor)}
     for node in graph:
-        sizes |= {name: _written(node, place) for place, name in enumerate(node.outputs) if name not in sizes}
+        sizes |= {name: _write_node(node, place) for place, name in enumerate(node.outputs) if name not in sizes}
     return sizes
 
 
-def _written(node: Node, place: int) -> int:
+def _write_node(node: Node, place: int) -> int:
     return node.op.writes[place].bytes if place < len(node.op.writes) else 0
 
 

@@ -173,7 +173,7 @@ def shapes(graph: Graph) -> dict[str, Shape]:
             _shape(name, graph.tensors, found)
         for place, name in enumerate(node.outputs):
             stated = graph.tensors.get(name)
-            found[name] = stated.shape if isinstance(stated, Tensor) else _written(node, place, found)
+            found[name] = stated.shape if isinstance(stated, Tensor) else _write_shape(node, place, found)
     for name in (*graph.tensors, *graph.results):
         _shape(name, graph.tensors, found)
     return found
@@ -198,7 +198,7 @@ def _shape(name: str, tensors: Mapping[str, Named], found: dict[str, Shape]) -> 
     return found[name]
 
 
-def _written(node: Node, place: int, found: Mapping[str, Shape]) -> Shape:
+def _write_shape(node: Node, place: int, found: Mapping[str, Shape]) -> Shape:
     op = node.op
     if place >= len(op.writes):
         raise InputError(f"node '{node.id}' names {len(node.outputs)} outputs; its operator writes {len(op.writes)}")

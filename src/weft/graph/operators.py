@@ -63,7 +63,7 @@ def _streaming(name: str, dtype: str, **sizes: Any) -> Streaming:
     return Streaming(name, dtype=dtype, **{named.get(key, key): size for key, size in sizes.items()})
 
 
-def _declared(name: str, kind: StreamingKind) -> Operator:
+def _make_operator(name: str, kind: StreamingKind) -> Operator:
     """The operator of a kind, with the counts of tensors that may differ."""
     counts = {"inputs": "tensors read"} if MANY in kind.reads else {}
     counts |= {"outputs": "tensors written"} if MANY in kind.writes else {}
@@ -72,7 +72,7 @@ def _declared(name: str, kind: StreamingKind) -> Operator:
 
 
 OPERATORS: Mapping[str, Operator] = {
-    **{name: _declared(name, kind) for name, kind in STREAMING.items()},
+    **{name: _make_operator(name, kind) for name, kind in STREAMING.items()},
     "gemv": Operator(
         "gemv",
         "A matrix times a vector, the matrix row by row, perhaps as a part of a wider one.",

@@ -196,7 +196,7 @@ class Routing:
         return self.counts[own] * self.ranks
 
 
-def reached(
+def count_reached(
     parts: npt.ArrayLike, experts: npt.ArrayLike, top_k: npt.ArrayLike, limit: tuple[int, int] | None = None
 ) -> Floats:
     """Of equal `parts` (ranks or nodes) that share the experts, how many a token reaches on average.
@@ -207,21 +207,21 @@ def reached(
     """
     places, count, each = np.broadcast_arrays(*(np.asarray(one, dtype=np.float64) for one in (parts, experts, top_k)))
     if limit is None or limit[0] >= limit[1]:
-        return np.asarray(places * (1.0 - _missed(count, count / places, each)))
+        return np.asarray(places * (1.0 - _miss_probability(count, count / places, each)))
     few, groups = limit
     near, inside = count * few / groups, count / groups
     if groups < places.max(initial=1):  # parts of a group
-        return np.asarray(places * few / groups * (1.0 - _missed(near, count / places, each)))
+        return np.asarray(places * few / groups * (1.0 - _miss_probability(near, count / places, each)))
     own = max(round(groups / float(places.max(initial=1))), 1)
     ways = math.comb(groups, few)
     odds = [
         math.comb(own, chosen) * math.comb(groups - own, few - chosen) / ways for chosen in range(min(own, few) + 1)
     ]
-    missed = sum(odd * _missed(near, chosen * inside, each) for chosen, odd in enumerate(odds))
+    missed = sum(odd * _miss_probability(near, chosen * inside, each) for chosen, odd in enumerate(odds))
     return np.asarray(places * (1.0 - missed))
 
 
-def _missed(count: Floats, mine: Floats, each: Floats) -> Floats:
+def _miss_probability(count: Floats, mine: Floats, each: Floats) -> Floats:
     """The probability that none of `each` different experts out of `count` is one of `mine`."""
     missed = np.ones(count.shape)
     for draw in range(int(each.max(initial=0))):

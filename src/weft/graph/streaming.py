@@ -155,9 +155,9 @@ class Streaming(Op):
     @property
     def backward(self) -> Gradients:
         """The kernels that compute the gradients of its inputs and of its weights, if it needs any."""
-        return Gradients(self._derived(self.about.backward), self._derived(self.about.weight))
+        return Gradients(self._gradient_ops(self.about.backward), self._gradient_ops(self.about.weight))
 
-    def _derived(self, name: str) -> tuple[Streaming, ...]:
+    def _gradient_ops(self, name: str) -> tuple[Streaming, ...]:
         """The operator of that name in the backward pass; a gradient has the inputs' count of outputs."""
         if not name:
             return ()

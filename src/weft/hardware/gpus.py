@@ -437,34 +437,36 @@ class Gpu(Sourced):
             if self.value(f"{part}.{name}") % least:
                 of = " x ".join(f"{one} B" if isinstance(one, int) else one for one in factors)
                 shown = format_bytes(least) if _ACCESS_BYTES in factors else least
-                raise broken_rule(f"{part}: {self._shown(part, name)} must be a multiple of {of} ({shown})")
+                raise broken_rule(f"{part}: {self._value_words(part, name)} must be a multiple of {of} ({shown})")
         for part, *names in _ASCENDING:
             for low, high in pairwise(names):
                 if self.value(f"{part}.{low}") > self.value(f"{part}.{high}"):
-                    raise broken_rule(f"{part}: {self._shown(part, low)} must be at most {self._shown(part, high)}")
+                    raise broken_rule(
+                        f"{part}: {self._value_words(part, low)} must be at most {self._value_words(part, high)}"
+                    )
         m = self.memory
-        _check_timing(m.timing, self._shown)
+        _check_timing(m.timing, self._value_words)
         if m.queue_entries * _QUEUE_ENTRY_BYTES < _ACCESS_BYTES:
-            queue = self._shown("memory", "queue_entries")
+            queue = self._value_words("memory", "queue_entries")
             raise broken_rule(
                 f"memory: {queue} of {_QUEUE_ENTRY_BYTES} B cannot hold one request of {_ACCESS_BYTES} B; "
                 f"give it at least {_ACCESS_BYTES // _QUEUE_ENTRY_BYTES}"
             )
         if m.row_bytes % m.interleave and m.interleave % m.row_bytes:
-            row, interleave = self._shown("memory", "row_bytes"), self._shown("memory", "interleave")
+            row, interleave = self._value_words("memory", "row_bytes"), self._value_words("memory", "interleave")
             raise broken_rule(f"memory: {row} must be a multiple of {interleave}, or the other way round")
         if m.burst_bytes != m.burst_clocks * m.bytes_per_clock:
             raise broken_rule(
-                f"memory: {self._shown('memory', 'burst_bytes')} must be burst_clocks x bytes_per_clock "
+                f"memory: {self._value_words('memory', 'burst_bytes')} must be burst_clocks x bytes_per_clock "
                 f"({m.burst_clocks} x {m.bytes_per_clock} B); change them together"
             )
         if _ACCESS_BYTES % m.burst_bytes:
-            burst = self._shown("memory", "burst_bytes")
+            burst = self._value_words("memory", "burst_bytes")
             raise broken_rule(f"memory: {burst} must divide one access of {_ACCESS_BYTES} B")
         return self
 
     @classmethod
-    def _derived(cls, fields: dict[str, Any], sources: Mapping[str, Provenance]) -> dict[str, Provenance]:
+    def _derive_rates(cls, fields: dict[str, Any], sources: Mapping[str, Provenance]) -> dict[str, Provenance]:
         """Divide the rates that are peaks of the whole GPU by its units and the clock of the peak."""
         tables = {name: dict(fields[name]) for name in ("compute", "clocks", "rates")}
         units, known = tables["compute"]["compute_units"], {}
@@ -525,7 +527,7 @@ class Gpu(Sourced):
             )
             yield f"{most} of the cache's rate ({rate}), which would limit them; {which}"
 
-    def _shown(self, part: str, name: str) -> str:
+    def _value_words(self, part: str, name: str) -> str:
         """A part's value with its name, for messages."""
         return f"{name} ({self.text(f'{part}.{name}')})"
 

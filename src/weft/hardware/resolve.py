@@ -47,21 +47,21 @@ def _catalog() -> Traversable:
 @cache
 def entries(folder: str) -> Mapping[str, CatalogEntry]:
     """The entries of the folder "gpus" or "nodes" by name; a file that the index lacks is read."""
-    held, found = _held()[folder], {}
+    held, found = _read_index()[folder], {}
     for file in sorted((_catalog() / folder).iterdir(), key=lambda file: file.name):
         name, dot, suffix = file.name.rpartition(".")
         if dot and suffix == "toml":
-            found[name] = CatalogEntry(**_typed(held[name])) if name in held else _head(file)
+            found[name] = CatalogEntry(**_type_entries(held[name])) if name in held else _head(file)
     return found
 
 
 @cache
-def _held() -> dict[str, dict[str, Any]]:
+def _read_index() -> dict[str, dict[str, Any]]:
     """The index as written."""
     return json.loads((_catalog() / _FILE).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
-def _typed(held: Mapping[str, Any]) -> dict[str, Any]:
+def _type_entries(held: Mapping[str, Any]) -> dict[str, Any]:
     return {**held, "aliases": tuple(held["aliases"])}
 
 
@@ -196,14 +196,14 @@ def _of_text(text: str | Path, gpus: int | None, nodes: int | None) -> Node | Sy
     _check_file(text, "system")
     if is_file(text):
         return _node(text) if _describes_node(Path(text), unless_gpu=True) else _of_gpu(_read_gpu(text), gpus, nodes)
-    count, rest = _counted(str(text))
+    count, rest = _split_count(str(text))
     if named := _node_named(rest):
         return _counted_nodes(named, count, rest)
     hints = [part.strip() for inner in re.findall(r"\(([^)]*)\)", rest) for part in inner.split(",")]
     name = _gpu_meant(re.sub(r"\([^)]*\)", " ", rest), hints)
     if name is None:
         raise UnknownNameError("system", str(text), [*_NODES.names(), *_GPUS.names()])
-    stated, hinted = _hinted(hints, name)
+    stated, hinted = _read_hints(hints, name)
     return _of_gpu(_known_gpu(name), count or gpus, stated or nodes, hinted)
 
 
@@ -225,7 +225,7 @@ def _of_gpu(gpu: Gpu, gpus: int | None, nodes: int | None, node: Node | None = N
     return System(gpu=gpu, node=node, gpus=count, nodes=nodes or -(-count // node.gpus_per_node))
 
 
-def _counted(text: str) -> tuple[int | None, str]:
+def _split_count(text: str) -> tuple[int | None, str]:
     """Split a count off a name, as in "8xH100", "16 GCDs of MI250X" or "2 x dgx-h100"; returns count and rest."""
     found = re.fullmatch(
         r"\s*(\d+)\s*(?:[x×*]\s*|\s)(?:(?:gpus?|gcds?)\s+(?:of\s+)?)?(.+)", text, re.IGNORECASE | re.DOTALL
@@ -248,13 +248,13 @@ def _gpu_meant(text: str, hints: Sequence[str]) -> str | None:
     return next((name for one in tries if (name := _gpu_keys().get(_gpu_key(one)))), None)
 
 
-def _hinted(hints: Sequence[str], gpu: str) -> tuple[int | None, Node | None]:
+def _read_hints(hints: Sequence[str], gpu: str) -> tuple[int | None, Node | None]:
     """The number of nodes and the node that the text in brackets states; None for what is missing."""
     nodes: int | None = None
     for hint in hints:
         if found := re.fullmatch(r"(\d+)\s*nodes?", hint, re.IGNORECASE):
             nodes = int(found[1])
-        count, rest = _counted(hint)
+        count, rest = _split_count(hint)
         node = _node_named(rest)
         if node is not None and node.gpu.name == gpu:
             return count or nodes, node

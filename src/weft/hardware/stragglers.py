@@ -114,16 +114,16 @@ class Stragglers:
         if system.variants or any(system.start.values()):
             raise InputError("stragglers are drawn among equal GPUs, but those of this system differ; give equal ones")
         if self.who == "one":
-            return tuple(_varied(system, {system.gpus // 2: -share}) for share in self.shares)
+            return tuple(_slow_system(system, {system.gpus // 2: -share}) for share in self.shares)
         if self.who == "workgroups":
             return (system,) * self.draws
         random, (share,) = np.random.default_rng(self.seed), self.shares
         if self.who == "iterations":
             ranks = random.integers(system.gpus, size=self.draws).tolist()
             late = random.uniform(0, share, self.draws).tolist()
-            return tuple(_varied(system, {rank: -slow}) for rank, slow in zip(ranks, late, strict=True))
+            return tuple(_slow_system(system, {rank: -slow}) for rank, slow in zip(ranks, late, strict=True))
         drawn = random.uniform(-share / 2, share / 2, (self.draws, system.gpus))
-        return tuple(_varied(system, dict(enumerate(map(float, each)))) for each in drawn)
+        return tuple(_slow_system(system, dict(enumerate(map(float, each)))) for each in drawn)
 
     def runs(self, system: System, options: RunOptions) -> list[tuple[System, RunOptions]]:
         """The system and the options of each run, all GPU by GPU; raises what `systems` raises."""
@@ -156,7 +156,7 @@ def slowest(system: System) -> tuple[int, float] | None:
     return (rank, 1 - clocks[rank] / usual) if clocks else None
 
 
-def _varied(system: System, shares: dict[int, float]) -> System:
+def _slow_system(system: System, shares: dict[int, float]) -> System:
     return system.varied({rank: slower(system.gpu, -share) for rank, share in shares.items()})
 
 

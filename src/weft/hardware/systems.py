@@ -299,14 +299,14 @@ class System(Whole):
     @property
     def provenance(self) -> Mapping[str, Provenance]:
         """Where each value of the GPU, the node and the library comes from, by its path."""
-        return self._merged(lambda part: part.provenance)
+        return self._merge_values(lambda part: part.provenance)
 
     @property
     def rules(self) -> Rules:
         """The path of every value of the GPU, the node and the library, with the rule of its number."""
-        return self._merged(lambda part: part.rules())
+        return self._merge_values(lambda part: part.rules())
 
-    def _merged(self, of: Callable[[Sourced], Mapping[str, Any]]) -> dict[str, Any]:
+    def _merge_values(self, of: Callable[[Sourced], Mapping[str, Any]]) -> dict[str, Any]:
         library = {f"{_LIBRARY}{path}": found for path, found in of(self.library).items()}
         return {**of(self.gpu), **(of(self.node) if self.node else {}), **library}
 

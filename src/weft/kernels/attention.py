@@ -69,7 +69,7 @@ def attention_kernel(
     size, held = width(op.dtype), min(HELD, op.keys if op.gradient else op.query)
     walked = op.query if op.gradient else op.keys
     steps = -(-walked // TAKEN)
-    iterations = max(1, round(steps * seen(op)))
+    iterations = max(1, round(steps * seen_share(op)))
     products = 3 * op.head + 2 * op.value_head if op.gradient else op.head + op.value_head
     rate = main_loop_flops(op.dtype, gpu, options) * (GRADIENT_RATE if op.gradient else 1.0)
     multiplied = 2 * held * TAKEN * products / rate * running_clock(gpu, options)
@@ -108,7 +108,7 @@ def attention_kernel(
     )
 
 
-def seen(op: Attention) -> float:
+def seen_share(op: Attention) -> float:
     """The share of all keys that a query sees on average, whole tiles counted."""
     if not op.causal:
         return 1.0

@@ -130,7 +130,7 @@ class DmaGather:
         for part, pieces in enumerate(self._parts):
             arriving = [(to, piece.bytes_) for piece in pieces for to in (piece.distance, piece.also) if to]
             position = {to: at for at, (to, _) in enumerate(arriving)}
-            collected = Buffer(_named("collected", part), (tuple(bytes_ for _, bytes_ in arriving),))
+            collected = Buffer(_part_name("collected", part), (tuple(bytes_ for _, bytes_ in arriving),))
             rules = (
                 DmaMap(
                     collected.name, position[piece.distance], False, self.collective, piece.distance, direct=True,
@@ -139,7 +139,7 @@ class DmaGather:
                 for piece in pieces
             )  # fmt: skip
             sends = Buffer(
-                _named("sends", part),
+                _part_name("sends", part),
                 (tuple(piece.bytes_ for piece in pieces),),
                 tuple(ChunkRule(dma=rule) for rule in rules),
                 within=("data", part) if gathers else None,
@@ -163,7 +163,7 @@ class DmaGather:
     def _chunks(self, numbers: list[int]) -> tuple[tuple[str, int], ...]:
         """The chunks that the commands of these numbers send, in order."""
         return tuple(
-            (_named("sends", piece.part), self._parts[piece.part].index(piece))
+            (_part_name("sends", piece.part), self._parts[piece.part].index(piece))
             for number in numbers
             for piece in self.commands[number]
         )
@@ -199,7 +199,7 @@ class DmaGather:
         return self.ranks // threads
 
 
-def _named(buffer: str, part: int) -> str:
+def _part_name(buffer: str, part: int) -> str:
     return f"{buffer} {part}" if part else buffer
 
 

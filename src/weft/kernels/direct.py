@@ -48,7 +48,7 @@ class DirectExchange:
         return self.parts * self.part
 
     @property
-    def _staged(self) -> int:
+    def _staged_bytes(self) -> int:
         """Size of a part in the receive buffer at the peer [bytes]; the library's buffer holds the whole part."""
         return self.tiling.on_wire(self.part)
 
@@ -67,7 +67,7 @@ class DirectExchange:
         return (
             Buffer("data", ((own,),)),
             Buffer("collected", ((self.share * self.ranks,),)),
-            Buffer("staged", ((self._staged,) * len(rules),), rules),
+            Buffer("staged", ((self._staged_bytes,) * len(rules),), rules),
         )
 
     def _place(self, distance: int, index: int) -> int:
@@ -114,7 +114,7 @@ class DirectExchange:
                 at, move = begin + offset, self.tiling.move(data)
                 load = move.access(ChunkLoad, "staged", place, name, offset=wire(at), wired=True)
                 store = move.access(ChunkStore, "collected", 0, name, offset=kept + at)
-                wait = Wait("staged", place, bytes=earlier * self._staged + wire(at + data))
+                wait = Wait("staged", place, bytes=earlier * self._staged_bytes + wire(at + data))
                 yield move.phase([load], [store], wait, self.tiling.sync)
 
 

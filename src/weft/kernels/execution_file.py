@@ -23,7 +23,7 @@ from weft.graph.execution_plan import (
     ExecutionPlan,
     PlanMove,
     PlanStep,
-    named,
+    step_words,
 )
 
 _BUFFERS: Mapping[str, BufferName] = {"i": "input", "o": "output", "s": "scratch"}
@@ -184,7 +184,7 @@ class _Rank:
             yield tuple(self._step(op, str(index)) for index, op in enumerate(self.block["ops"]))
 
     def _step(self, op: Mapping[str, Any], index: str) -> PlanStep:
-        self.doing = named(self.rank, self.block["id"], index, op["name"])
+        self.doing = step_words(self.rank, self.block["id"], index, op["name"])
         if op["name"] not in self.operations:
             raise _BrokenPlan(f"{self.doing} is unknown; the operations are {join_or(sorted(self.operations))}")
         step = replace(self.operations[op["name"]](self, op), name=op["name"])
@@ -279,7 +279,7 @@ class _Newer(_Rank):
     def _part(self, one: Mapping[str, Any], kind: str) -> BufferPart:
         where = one["index"], one["size"]
         if "switch_channel_id" in one:
-            return BufferPart(None, self._switched(one["switch_channel_id"]), *where)
+            return BufferPart(None, self._switch_buffer(one["switch_channel_id"]), *where)
         if "buffer_id" in one:
             refs = self.block.get("remote_buffer_refs", ())
             ids = [
@@ -290,7 +290,7 @@ class _Newer(_Rank):
             return BufferPart(self._peer(buffer["rank"]), _BUFFERS[buffer["type"]], *where)
         return BufferPart(self.rank, _BUFFERS[one["type"]], *where)
 
-    def _switched(self, number: int) -> BufferName:
+    def _switch_buffer(self, number: int) -> BufferName:
         """The buffer behind a channel through the switch, which must join all ranks."""
         of_block = [one for one in self.block["channels"] if _KINDS.get(one["channel_type"]) == "switch"]
         ids = [i for one in of_block for i in one["channel_ids"]]

@@ -19,7 +19,7 @@ from weft.engine.program.plan import DmaCommand, DmaMap, scripts
 from weft.graph.execution_plan import Channel, ExecutionPlan
 from weft.hardware import Gpu
 from weft.kernels.channels import BYTE_ADDS_PER_CLOCK, ChannelTiling
-from weft.kernels.execution_replay import Order, replayed
+from weft.kernels.execution_replay import Order, replay_plan
 from weft.kernels.execution_steps import Action, ByteRange, Motion, Unfolded
 
 FLAG = 32
@@ -110,7 +110,7 @@ class _Scripts:
     def __init__(self, kernel: PlanKernel, earlier: int) -> None:
         self.kernel, self.plan, self.earlier, self.tiling = kernel, kernel.plan, earlier, kernel.tiling
         self.whole = Unfolded(kernel.plan, kernel.bytes_)
-        self.order: Order = replayed(kernel.plan, kernel.bytes_)
+        self.order: Order = replay_plan(kernel.plan, kernel.bytes_)
         self.memories = [self.whole.memories(rank) for rank in range(self.plan.ranks)]
         self.names: dict[str, _ChunkNumbers] = defaultdict(_ChunkNumbers)
         self.totals = self._totals()
@@ -134,7 +134,7 @@ class _Scripts:
         rule = ChunkRule(remote=RemoteMap(buffer, len(names.rule), False, self.operator, distance, direct=True))
         return names((distance, *key), rule)
 
-    def _counted(self, buffer: str, key: _Key) -> int:
+    def _store_position(self, buffer: str, key: _Key) -> int:
         """The position of a chunk in which a GPU's own stores are counted."""
         return self.names[buffer](key, ChunkRule(counted=True))
 
@@ -147,7 +147,7 @@ class _Scripts:
         """The position that a rank signals over a channel; its peer waits for the same one."""
         return self._away("signals", (channel.kind, channel.number), self._distance(rank, channel.peer))
 
-    def _signalled(self, rank: int, channel: Channel) -> int:
+    def _signal_position(self, rank: int, channel: Channel) -> int:
         """The position where the signals of a channel's peer arrive."""
         return self._signal(channel.peer, Channel(channel.kind, rank, channel.number))
 
@@ -210,7 +210,7 @@ class _Scripts:
     def _action(self, rank: int, block: int, number: int, action: Action) -> Iterator[Phase]:
         place, step = (rank, block, number), action.step
         if step.barrier is not None:
-            at = self._counted("barriers", (step.barrier[0],))
+            at = self._store_position("barriers", (step.barrier[0],))
             yield self._small(("barriers", at), 0.0)
         waits = list(self._waits(place, action))
         yield from (Phase(0, 1, 0, wait=wait) for wait in waits)
@@ -227,8 +227,8 @@ class _Scripts:
                     places = [("signals", self._signal(rank, channel)) for channel in step.signals]
                     yield self._small(*places, delay=self.kernel.fence)
         for one in step.releases:
-            yield self._small(("semaphores", self._counted("semaphores", (one,))), 0.0)
-        yield from self._flushed(rank, block, number, step.flushes)
+            yield self._small(("semaphores", self._store_position("semaphores", (one,))), 0.0)
+        yield from self._flush_phases(rank, block, number, step.flushes)
 
     def _small(self, *places: tuple[str, int] | float, delay: float = 0.0) -> Phase:
         """Small stores, one to each place."""
@@ -240,15 +240,15 @@ class _Scripts:
         rank, step, before = place[0], action.step, self.earlier
         for channel, count in zip(step.waits, self.order.signals.get(place, ()), strict=True):
             total = before * self.totals[rank, channel.kind, channel.peer, channel.number]
-            yield Wait("signals", self._signalled(rank, channel), bytes=(total + count) * FLAG)
+            yield Wait("signals", self._signal_position(rank, channel), bytes=(total + count) * FLAG)
         if step.barrier is not None:
             total = before * self.totals[rank, "barriers", step.barrier[0]]
-            at = self._counted("barriers", (step.barrier[0],))
+            at = self._store_position("barriers", (step.barrier[0],))
             yield Wait("barriers", at, bytes=(total + self.order.arrivals[place]) * FLAG)
         for one, count in zip(step.acquires, self.order.releases.get(place, ()), strict=True):
             total = before * self.totals[rank, "semaphores", one]
             if count + total > 0:
-                yield Wait("semaphores", self._counted("semaphores", (one,)), bytes=(total + count) * FLAG)
+                yield Wait("semaphores", self._store_position("semaphores", (one,)), bytes=(total + count) * FLAG)
         for who, motion, target in self.order.packets.get(place, ()):
             sender = self.whole.actions[who[0]][who[1]][who[2]]
             span = sender.motions[motion].targets[target]
@@ -263,7 +263,7 @@ class _Scripts:
         if span.rank is None:
             return f"{span.memory} of all", self._everywhere_packets(span.memory, key)
         if span.rank == who[0]:
-            return f"packets in {span.memory}", self._counted(f"packets in {span.memory}", key)
+            return f"packets in {span.memory}", self._store_position(f"packets in {span.memory}", key)
         distance = self._distance(who[0], span.rank)
         return f"packets in {span.memory}", self._away(f"packets in {span.memory}", key, distance)
 
@@ -317,7 +317,7 @@ class _Scripts:
         wire = self.tiling.on_wire if span.packets else int
         return wire(span.size), wire(span.begin)
 
-    def _sent(self, rank: int, block: int, number: int, index: int, motion: Motion) -> tuple[str, int]:
+    def _put_source(self, rank: int, block: int, number: int, index: int, motion: Motion) -> tuple[str, int]:
         """Buffer and position of the bytes that a DMA engine reads for a put through a port."""
         source, target = motion.sources[0], motion.targets[0]
         assert target.rank is not None
@@ -335,7 +335,7 @@ class _Scripts:
         for index, motion in enumerate(action.motions if action.step.port else ()):
             assert motion.targets[0].rank is not None
             distance = self._distance(rank, motion.targets[0].rank)
-            found[distance].append(self._sent(rank, block, number, index, motion))
+            found[distance].append(self._put_source(rank, block, number, index, motion))
         for channel in action.step.signals:
             distance, there = self._distance(rank, channel.peer), self._signal(rank, channel)
             rule = ChunkRule(dma=DmaMap("signals", there, False, self.operator, distance, direct=True))
@@ -343,13 +343,13 @@ class _Scripts:
             found[distance].append(("flags", self.names["flags"](key, rule)))
         places: list[tuple[str, int]] = []
         for distance, chunks in found.items():
-            at = self._counted("commands", (block, number, distance))
+            at = self._store_position("commands", (block, number, distance))
             self.commands[_Command(at, block, number, distance, tuple(chunks))].append(rank)
             places.append(("commands", at))
         if places:
             yield self._small(*places)
 
-    def _flushed(self, rank: int, block: int, number: int, channels: tuple[Channel, ...]) -> Iterator[Phase]:
+    def _flush_phases(self, rank: int, block: int, number: int, channels: tuple[Channel, ...]) -> Iterator[Phase]:
         """Wait until everything that the workgroup has put through channels has left."""
         peers = {self._distance(rank, channel.peer) for channel in channels}
         for one in self.commands:

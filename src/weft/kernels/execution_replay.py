@@ -61,7 +61,7 @@ class Order:
 
 
 @lru_cache(maxsize=16)
-def replayed(plan: ExecutionPlan, bytes_: int) -> Order:
+def replay_plan(plan: ExecutionPlan, bytes_: int) -> Order:
     """The order of a plan's actions for a collective of `bytes_`, once its result is shown to be right.
 
     Raises InputError that names the step for a wait that never ends, for accesses that nothing orders, and for a result
@@ -227,8 +227,8 @@ class _Replay:
         for at, span in enumerate(motion.targets):
             part = self._slice(span)
             for of, cells in self._at(rank, span):
-                self._ordered(cells.writer[part], action, "writes", "wrote", of, span, me)
-                self._ordered(cells.reader[part], action, "writes", "read", of, span, me)
+                self._check_order(cells.writer[part], action, "writes", "wrote", of, span, me)
+                self._check_order(cells.reader[part], action, "writes", "read", of, span, me)
                 cells.value[part], cells.held[part] = total, held
                 cells.writer[part] = len(self.events)
             self.events.append(_MotionEvent(place, index, at, self.clock[me].copy()))
@@ -244,11 +244,11 @@ class _Replay:
             made = tuple((one.place, one.motion, one.target) for one in writers)
             self.order.packets[place] = known + tuple(one for one in made if one not in known)
         else:
-            self._ordered(cells.writer[part], action, "reads", "wrote", of, span, me)
+            self._check_order(cells.writer[part], action, "reads", "wrote", of, span, me)
         cells.reader[part] = len(self.events)
         self.events.append(_MotionEvent(place, -1, -1, self.clock[me].copy()))
 
-    def _ordered(
+    def _check_order(
         self, last: npt.NDArray[np.int64], action: Action, does: str, did: str, of: int, span: ByteRange, me: int
     ) -> None:
         """Raise InputError if an action touches bytes that another workgroup wrote or read, and nothing orders them."""
@@ -330,7 +330,7 @@ class _Replay:
         ranks, name = self.plan.ranks, self.plan.collective
         share = self.whole.bytes // ranks // self.grain
         for rank in range(ranks):
-            for begin, end, source, among in self._expected(rank, share):
+            for begin, end, source, among in self._expected_pieces(rank, share):
                 memory, base = self.whole.base(rank, "output")
                 cells = self.memory[rank, memory, False]
                 part = slice(base // self.grain + begin, base // self.grain + end)
@@ -339,14 +339,14 @@ class _Replay:
                 wrong = (cells.value[part] != right) | (cells.held[part] != wanted).any(axis=1)
                 if wrong.any():
                     at = int(wrong.argmax())
-                    told = self._told(cells, part.start + at, wanted)
+                    told = self._explain_piece(cells, part.start + at, wanted)
                     chunk = self._chunk(rank, begin + at)
                     raise InputError(
                         f"the plan '{self.plan.name}' is no {name}: chunk {chunk} of rank {rank}'s output {told}; "
                         "correct that step, or what it reads"
                     )
 
-    def _expected(self, rank: int, share: int) -> list[tuple[int, int, int, range | list[int]]]:
+    def _expected_pieces(self, rank: int, share: int) -> list[tuple[int, int, int, range | list[int]]]:
         """Pieces of a rank's output: begin, end, where they come from in the inputs, and of which ranks."""
         everyone, name = range(self.plan.ranks), self.plan.collective
         whole = self.whole.output // self.grain
@@ -367,15 +367,15 @@ class _Replay:
         count = chunks.output or chunks.input
         return piece * self.grain * count // self.whole.output
 
-    def _told(self, cells: _Cells, at: int, wanted: npt.NDArray[np.bool_]) -> str:
+    def _explain_piece(self, cells: _Cells, at: int, wanted: npt.NDArray[np.bool_]) -> str:
         """What is wrong with a piece, and which step left it."""
         held, parts = cells.held[at], []
         lacks = [rank for rank in range(self.plan.ranks) if wanted[rank] and held[rank] == 0]
         twice = [rank for rank in range(self.plan.ranks) if held[rank] > 1]
         strange = [rank for rank in range(self.plan.ranks) if held[rank] and not wanted[rank]]
-        parts += [f"lacks the data of rank {_listed(lacks)}"] if lacks else []
-        parts += [f"has the data of rank {_listed(twice)} more than once"] if twice else []
-        parts += [f"has the data of rank {_listed(strange)}"] if strange else []
+        parts += [f"lacks the data of rank {_list_ranks(lacks)}"] if lacks else []
+        parts += [f"has the data of rank {_list_ranks(twice)} more than once"] if twice else []
+        parts += [f"has the data of rank {_list_ranks(strange)}"] if strange else []
         found = " and ".join(parts) or "has data of another chunk"
         writer = int(cells.writer[at])
         if writer < 0:
@@ -388,7 +388,7 @@ class _Replay:
         return self.whole.actions[rank][block][number].place
 
 
-def _listed(ranks: list[int]) -> str:
+def _list_ranks(ranks: list[int]) -> str:
     return ", ".join(map(str, ranks))
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from weft.core.errors import InputError
 from weft.core.units import format_bytes
-from weft.graph.execution_plan import BufferName, BufferPart, ExecutionPlan, PlanStep, named
+from weft.graph.execution_plan import BufferName, BufferPart, ExecutionPlan, PlanStep, step_words
 
 _REUSED_SCRATCH = 64 << 20
 """Scratch buffer of plans that reuse it [bytes] (assumed; MSCCL++'s constant is a size of its build)."""
@@ -107,12 +107,12 @@ class Unfolded:
     def _actions(self, rank: int, block: int, steps: Sequence[PlanStep]) -> Iterator[Action]:
         for index, step in enumerate(steps):
             if step.name != "pipeline":
-                yield Action(step, named(rank, block, index, step.name), self._motions(rank, step, 0, 1 << 62))
+                yield Action(step, step_words(rank, block, index, step.name), self._motions(rank, step, 0, 1 << 62))
                 continue
             total = step.chunks * (self._offset(rank, 1) or self.plan.alignment)
             for turn in range(-(-total // step.unit)):
                 for at, inner in enumerate(step.inner):
-                    place = named(rank, block, f"{index}.{at}, turn {turn},", inner.name)
+                    place = step_words(rank, block, f"{index}.{at}, turn {turn},", inner.name)
                     yield Action(inner, place, self._motions(rank, inner, turn * step.unit, step.unit))
 
     def _motions(self, rank: int, step: PlanStep, begin: int, unit: int) -> tuple[Motion, ...]:
@@ -143,10 +143,10 @@ class Unfolded:
         memory, base = self.base(of, part.buffer)
         at = first + low + begin
         if self.plan.reuse and part.buffer == "scratch":
-            at = self._reused(of, part.index, low + begin, at)
+            at = self._scratch_place(of, part.index, low + begin, at)
         return ByteRange(part.rank, memory, base + at, size, part.packets)
 
-    def _reused(self, rank: int, index: int, within: int, at: int) -> int:
+    def _scratch_place(self, rank: int, index: int, within: int, at: int) -> int:
         """Where a chunk of scratch lies if the buffer is smaller than all its chunks: pieces take turns in it."""
         count = self.plan.chunks[rank].scratch
         each = -(-_REUSED_SCRATCH // count // self.plan.alignment) * self.plan.alignment

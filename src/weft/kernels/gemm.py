@@ -180,7 +180,7 @@ def tile_table(gemm: Gemm, tiling: GemmTiling, chunks: int, first_chunk: int = 0
     follow each other.
     """
     parts = np.array_split(_raster(gemm, tiling, chunks), chunks)
-    ordered = [parts[chunk] for chunk in _staggered(chunks, first_chunk, nodes)]
+    ordered = [parts[chunk] for chunk in _stagger_chunks(chunks, first_chunk, nodes)]
     lengths, tiles = [len(part) for part in ordered], np.concatenate(ordered)
     table = np.zeros((len(tiles), y.WORK_FIELDS), dtype=np.int64)
     table[:, y.WORK_ROW], table[:, y.WORK_COLUMN] = tiles[:, 0], tiles[:, 1]
@@ -198,7 +198,7 @@ def tile_table(gemm: Gemm, tiling: GemmTiling, chunks: int, first_chunk: int = 0
     return table
 
 
-def _staggered(chunks: int, first: int, nodes: int) -> list[int]:
+def _stagger_chunks(chunks: int, first: int, nodes: int) -> list[int]:
     """The order of chunks from the `first` one on, the places in a node inside, the nodes outside."""
     each = chunks // nodes
     node, place = divmod(first, each)

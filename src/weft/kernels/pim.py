@@ -129,7 +129,7 @@ def encode(
             f"{words} words of {pim.units.word_bytes} B at {pim.units.registers} registers cannot be encoded; give a "
             f"multiple of {GROUP} words of 32 B, and at least {chosen.working + int(each) + 1} registers"
         )
-    body = _encoded(_RunWriter(pim), chosen, words // GROUP, each, held, across)
+    body = _encode_runs(_RunWriter(pim), chosen, words // GROUP, each, held, across)
     title = f"{format}, {instructions}{', across lanes' * across}"
     return PimStream.of(title, words, _within_mode(body, pim) if modes else body)
 
@@ -138,7 +138,7 @@ MICROEXPONENTS = tuple(name for name, one in FORMATS.items() if isinstance(one, 
 """Formats that a unit can encode: those of shared microexponents."""
 
 
-def _encoded(
+def _encode_runs(
     write: _RunWriter, chosen: InstructionSet, groups: int, each: float, held: int, across: bool
 ) -> Iterator[tuple[int, ...]]:
     """The runs of all groups: `held` groups, each read twice, then their results, `each` words a group."""
@@ -200,7 +200,7 @@ def stream(kernel: str, words: int, pim: Pim) -> PimStream:
     """
     check_name("streaming kernel", kernel, STREAMING)
     check_whole("words", words, 1, 1024)
-    return PimStream.of(kernel, words, _streamed(_RunWriter(pim), STREAMING[kernel], words, pim.units.registers))
+    return PimStream.of(kernel, words, _stream_runs(_RunWriter(pim), STREAMING[kernel], words, pim.units.registers))
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,7 +220,7 @@ class MemoryWork:
         check_fields(self)
 
 
-def _streamed(write: _RunWriter, kernel: Streamed, words: int, registers: int) -> Iterator[tuple[int, ...]]:
+def _stream_runs(write: _RunWriter, kernel: Streamed, words: int, registers: int) -> Iterator[tuple[int, ...]]:
     """The runs of a streaming kernel: in each row as many words of every operand and of the result as fit."""
     per_row = write.words // (kernel.reads + kernel.writes)
     group = registers // 2 if kernel.writes else registers

@@ -106,7 +106,7 @@ def gather_kernel(
     """Ring all-gather of `chunks` chunks into `buffer` on compute units: send the GPU's own (at `own`), then forward.
 
     Over several `nodes` the ring is that of a node, and DMA engines send the GPU's own chunk to the others
-    (`exchanged`).
+    (`exchange_rules`).
     """
     return _forwarding("all_gather", buffer, chunks, gpu, tiling, own, nodes)
 
@@ -168,9 +168,9 @@ class WholeRing:
         chunks = ((self.chunk,) * self.ranks,)
         return (
             Buffer("data", chunks),
-            Buffer("received", chunks, forwarded("received", "reduce_scatter", self.ranks)),
+            Buffer("received", chunks, forward_rules("received", "reduce_scatter", self.ranks)),
             Buffer("result", ((self.chunk,),)),
-            Buffer("gathered", chunks, forwarded("gathered", "all_gather", self.ranks)),
+            Buffer("gathered", chunks, forward_rules("gathered", "all_gather", self.ranks)),
         )
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
@@ -204,7 +204,9 @@ def whole_ring(bytes_: int, ranks: int, units: int | None, in_flight: int, eleme
 # -- address maps
 
 
-def forwarded(buffer: str, operator: str, gpus: int, *, update: bool = False, nodes: int = 1) -> tuple[ChunkRule, ...]:
+def forward_rules(
+    buffer: str, operator: str, gpus: int, *, update: bool = False, nodes: int = 1
+) -> tuple[ChunkRule, ...]:
     """The address map of a buffer around a ring: a store (or `update`) at position p goes to the neighbour's p + 1.
 
     Over several `nodes` there is a ring in each, for the chunks of every node.
@@ -214,7 +216,7 @@ def forwarded(buffer: str, operator: str, gpus: int, *, update: bool = False, no
     return tuple(PLAIN_STORE if p % (gpus // nodes) == 0 else rule for p, rule in enumerate(steps, 1))
 
 
-def exchanged(gpus: int, nodes: int) -> tuple[ChunkRule, ...]:
+def exchange_rules(gpus: int, nodes: int) -> tuple[ChunkRule, ...]:
     """The address map of copies of a GPU's own chunk to the GPUs of its place in the other nodes, nearest first."""
     far = (gpus // nodes * q for q in range(1, nodes))
     return tuple(ChunkRule(dma=DmaMap("gathered", step, False, "all_gather", step, direct=True)) for step in far)
@@ -237,14 +239,14 @@ def two_level_reduce_scatter(
     ring, mine = (fused_reduce_scatter(each, parts, within=each) if each > 1 else ()), parts + (each > 1)
     rules = []
     for q in range(nodes):
-        inside = [_moved(rule, each * q) for rule in ring[:-1]]
+        inside = [_shift_rule(rule, each * q) for rule in ring[:-1]]
         there = DmaMap("output", gpus - 1, True, "reduce_scatter", gpus - each * (q + 1), direct=True, engines=engines)
         rules += [*inside, ChunkRule(update=True, updates_per_element=mine, dma=there)]
     own = ChunkRule(update=True, updates_per_element=mine + nodes - 1)
     return (*rules[:-1], own)
 
 
-def _moved(rule: ChunkRule, by: int) -> ChunkRule:
+def _shift_rule(rule: ChunkRule, by: int) -> ChunkRule:
     """The rule of a chunk whose receiver's position is `by` further on."""
     remote, dma = rule.remote, rule.dma
     return replace(

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import click
 
 from weft.cli.options import data_option, examples, option, refuse_given
-from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs, written
+from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs, print_path
 from weft.cli.progress import progress_bar
 from weft.cli.values import GPU_NAME, GPU_NAMES, NAMES, SYSTEM_NAME
 from weft.core.errors import check_name
@@ -114,7 +114,7 @@ def calibrate(
     with written_together():
         outputs.show(_parts(found.done, found.target), lambda file: write_json(file, found.to_dict()))
         if outputs.out is not None:
-            written("fitted", found.write(outputs.out))
+            print_path("fitted", found.write(outputs.out))
 
 
 def _check_place(gpu: str | None, out: Path | None) -> None:

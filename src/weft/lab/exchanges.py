@@ -11,8 +11,8 @@ import pandas as pd
 from weft import hardware
 from weft.core.options import SHORT
 from weft.estimate import Parameter
-from weft.estimate.exchange import Exchange, ExchangedBytes, exchange, moved
-from weft.kernels.library.dispatchers import ABOUT, bounds, dispatcher, places, shipped, table_of
+from weft.estimate.exchange import Exchange, ExchangedBytes, count_bytes, exchange
+from weft.kernels.library.dispatchers import ABOUT, bounds, dispatcher, places, shipped_values, table_of
 from weft.lab.kinds import Columns, Query, RowKind, RowMachine
 from weft.lab.problems import Problem
 from weft.lab.seen import YES
@@ -52,7 +52,7 @@ def _moved(
     """The exchange with an array for each dimension, and what it moves."""
     tokens, hidden, top_k, experts = (rows[name] for name in ("tokens_per_rank", "hidden", "topk", "experts"))
     what = Exchange(operation, tokens, hidden, top_k, experts, ranks, *more)
-    return what, moved(what, dispatcher(library), nodes)
+    return what, count_bytes(what, dispatcher(library), nodes)
 
 
 def _exchanged(
@@ -122,7 +122,7 @@ EXCHANGES = RowKind(
         "seen": YES,
     },
     checks=_complete,
-    start=lambda machine, path: shipped()[path],
+    start=lambda machine, path: shipped_values()[path],
     table=lambda gpu, library, operation, ranks, nodes, *_: table_of(
         dispatcher(library), operation, nodes, gpu.architecture
     ),

@@ -19,10 +19,10 @@ from weft.estimate.experts import (
     GpuExperts,
     Grouped,
     experts,
-    grouped,
     own_values,
     served_layer,
     table_for,
+    time_grouped,
 )
 from weft.estimate.streaming import streaming
 from weft.estimate.target import Target, target
@@ -218,8 +218,8 @@ def _trained(rows: Columns, machine: RowMachine, kind: str, name: str, dtype: st
         return np.array([one.seconds for one in found]) + _apart(rows, target(gpu, SHORT), name, dtype, found)
     tokens, hidden, columns, _, count = sizes
     own = own_values(table_for(library("experts", name), dtype, gpu.architecture))
-    what = Grouped(ExpertRows.shared(tokens, count), columns, hidden, EXPERT_FORMATS[dtype])
-    parts = grouped(what, target(gpu, SHORT), own).values()
+    what = Grouped(ExpertRows.share_evenly(tokens, count), columns, hidden, EXPERT_FORMATS[dtype])
+    parts = time_grouped(what, target(gpu, SHORT), own).values()
     return sum(parts, np.full(len(tokens), gpu.compute.launch_latency))
 
 
@@ -238,9 +238,9 @@ def _apart(rows: Columns, machine: Target, name: str, dtype: str, of: Sequence[E
         passes += [Streaming("elementwise", cast("Any", routed * rows["hidden"]), 1, "bf16")] * 4
     moved = np.asarray(sum((streaming(one, machine).seconds for one in passes), np.zeros(len(wide))))
     own = own_values(table_for(library("experts", name), dtype, machine.gpu.architecture))
-    load, launch = ExpertRows.shared(routed, rows["experts"]), machine.gpu.compute.launch_latency
+    load, launch = ExpertRows.share_evenly(routed, rows["experts"]), machine.gpu.compute.launch_latency
     gate, both = (
-        sum(grouped(Grouped(load, each, rows["hidden"], EXPERT_FORMATS[dtype]), machine, own).values(), 0.0 * wide)
+        sum(time_grouped(Grouped(load, each, rows["hidden"], EXPERT_FORMATS[dtype]), machine, own).values(), 0.0 * wide)
         for each in (wide, 2 * wide)
     )
     moved = moved + 2 * gate + launch - both

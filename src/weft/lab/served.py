@@ -15,7 +15,7 @@ from weft.core.options import SHORT
 from weft.estimate import estimate
 from weft.graph import Attention, Collective, Gemm, Streaming
 from weft.hardware import Gpu
-from weft.kernels.library.served import library, shipped, table_of
+from weft.kernels.library.served import library, shipped_values, table_of
 from weft.lab.kinds import Columns, Query, RowKind, RowMachine
 from weft.lab.operators import least_time
 from weft.lab.seen import YES
@@ -69,7 +69,7 @@ def _attention_table(gpu: Gpu, library: str, phase: str, dtype: str, kv_dtype: s
 
 def start(machine: RowMachine, path: str) -> float:
     """A shipped value of a library."""
-    return shipped()[path]
+    return shipped_values()[path]
 
 
 def _known(kernels: Mapping[str, Any], checked: Measurements) -> list[Any]:

@@ -541,7 +541,7 @@ def head(model: Transformer, tokens: Tokens, style: FusionStyle, dtype: str) -> 
         yield _norm(model, "norm", tokens.count, dtype, "head")
     rows = max(round(tokens.count * model.predicted), 1)
     if model.masked:
-        yield from _masked(model, rows, tokens.batch, dtype)
+        yield from _masked_ops(model, rows, tokens.batch, dtype)
     yield from _logits(model, "", rows, style, dtype, model.tied)
 
 
@@ -558,7 +558,7 @@ def _logits(
     yield LayerOp(f"{prefix}loss", loss, "head", "classes", role=Role.LOSS)
 
 
-def _masked(model: Transformer, rows: int, batch: int, dtype: str) -> Iterator[LayerOp]:
+def _masked_ops(model: Transformer, rows: int, batch: int, dtype: str) -> Iterator[LayerOp]:
     """BERT's pooler and classifier of the first token, and the transform of the masked ones (arXiv:1810.04805)."""
     hidden = model.hidden
     yield LayerOp("pooler", Gemm(batch, hidden, hidden, dtype), "head", "whole", hidden * (hidden + 1), forks=True)

@@ -47,11 +47,11 @@ def parameters(model: Transformer) -> Parameters:
     ends = list(head(model, tokens, style, "bf16"))
     every = [piece for kind in model.layer_kinds for piece in counts[kind]]
     return Parameters(
-        _owned(embedding(model, tokens, style, "bf16")),
-        _owned(every),
-        _owned(piece for piece in ends if piece.module != "prediction"),
-        _owned(piece for piece in ends if piece.module == "prediction"),
-        _owned(piece for piece in every if piece.cut.startswith("expert")),
+        _count_parameters(embedding(model, tokens, style, "bf16")),
+        _count_parameters(every),
+        _count_parameters(piece for piece in ends if piece.module != "prediction"),
+        _count_parameters(piece for piece in ends if piece.module == "prediction"),
+        _count_parameters(piece for piece in every if piece.cut.startswith("expert")),
         model.experts_per_token / model.experts if model.experts else 1.0,
     )
 
@@ -60,7 +60,7 @@ def _one(model: Transformer) -> Tokens:
     return Tokens(1, 1, source=1 if model.encoder_layers else 0)
 
 
-def _owned(pieces: Iterable[LayerOp]) -> int:
+def _count_parameters(pieces: Iterable[LayerOp]) -> int:
     return sum(piece.parameters for piece in pieces)
 
 

@@ -55,22 +55,22 @@ def served_format(model: Transformer, gpu: Gpu, dtype: str | None = None, weight
     """
     if dtype is not None:
         check_name("number format", dtype, SERVED_DTYPES)
-    own = _released(gpu, model.weight_format)
+    own = _released_formats(gpu, model.weight_format)
     if dtype is None:
         chosen = (_half(gpu), weights) if weights else own
     else:
-        chosen = (dtype, weights) if weights else _stated(gpu, dtype)
+        chosen = (dtype, weights) if weights else _stated_formats(gpu, dtype)
     return ServedFormat(*chosen, chosen == own, _note(gpu, chosen[1]))
 
 
-def _released(gpu: Gpu, format: str) -> tuple[str, str]:
+def _released_formats(gpu: Gpu, format: str) -> tuple[str, str]:
     """Return the formats of products and of weights of a model that was released in a format."""
     if format in _WEIGHT_ONLY:
         return _half(gpu), format
-    return _stated(gpu, format if format in _NARROW or gpu.supports(format) else _half(gpu))
+    return _stated_formats(gpu, format if format in _NARROW or gpu.supports(format) else _half(gpu))
 
 
-def _stated(gpu: Gpu, dtype: str) -> tuple[str, str]:
+def _stated_formats(gpu: Gpu, dtype: str) -> tuple[str, str]:
     """Return the formats of products and of weights where products are to be of a format."""
     narrow = _NARROW.get(dtype, "")
     return (_half(gpu), narrow) if narrow and not gpu.supports(narrow) else (dtype, "")

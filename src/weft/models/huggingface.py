@@ -52,11 +52,13 @@ _GPT = _keys(
 )
 
 
-def _gated(config: Config) -> Values:
+def _gated_values(config: Config) -> Values:
     """The gated activation: SwiGLU for SiLU, else GeGLU."""
     name = config.get("hidden_activation") or config.get("hidden_act", "silu")
     return {
-        "activation": _known("hidden_act", name, {"silu": "swiglu", "swish": "swiglu"} | dict.fromkeys(_GELU, "geglu"))
+        "activation": _check_known(
+            "hidden_act", name, {"silu": "swiglu", "swish": "swiglu"} | dict.fromkeys(_GELU, "geglu")
+        )
     }
 
 
@@ -66,10 +68,10 @@ _GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python", "q
 def _plain(key: str) -> Callable[[Config], Values]:
     """The activation without a gate that a key names."""
     known = dict.fromkeys(_GELU, "gelu") | {"relu": "relu"}
-    return lambda config: {"activation": _known(key, config.get(key, "gelu"), known)}
+    return lambda config: {"activation": _check_known(key, config.get(key, "gelu"), known)}
 
 
-def _known(key: str, name: object, known: Mapping[str, str]) -> str:
+def _check_known(key: str, name: object, known: Mapping[str, str]) -> str:
     if not isinstance(name, str) or name not in known:
         raise UnknownNameError(key, name, known)
     return known[name]
@@ -81,12 +83,12 @@ def _llama(config: Config) -> Values:
         config.get("attention_bias") or config.get("bias") or config.get("qkv_bias"),
         config.get("mlp_bias"),
     )
-    return _gated(config) | {"biases": "all" if attention and mlp else "qkv" if attention else "none"}
+    return _gated_values(config) | {"biases": "all" if attention and mlp else "qkv" if attention else "none"}
 
 
 def _qwen(config: Config) -> Values:
     """Windows of Qwen models count only if `use_sliding_window` says so."""
-    return _gated(config) | (_windows(config) if config.get("use_sliding_window") else {})
+    return _gated_values(config) | (_windows(config) if config.get("use_sliding_window") else {})
 
 
 def _windows(config: Config) -> Values:
@@ -134,7 +136,7 @@ def _llama4(config: Config) -> Values:
     listed = {**config, "sliding_window": chunked, "sliding_window_pattern": config["no_rope_layer_interval"]}
     every = config["interleave_moe_layer_step"]
     layers = config.get("moe_layers") or range(every - 1, config["num_hidden_layers"], every)
-    return _gated(config) | _mostly_windows(listed) | {
+    return _gated_values(config) | _mostly_windows(listed) | {
         "ffn": config.get("intermediate_size_mlp"),
         "moe_layers": () if every == 1 else tuple(layers),
         "qk_norm": bool(config.get("use_qk_norm")),
@@ -178,7 +180,7 @@ def _qwen_moe(config: Config) -> Values:
 
 
 def _deepseek(config: Config) -> Values:
-    found, every = _gated(config), config.get("moe_layer_freq") or 1
+    found, every = _gated_values(config), config.get("moe_layer_freq") or 1
     if every > 1:
         first = config.get("first_k_dense_replace") or 0
         layers = range(config["num_hidden_layers"])
@@ -241,7 +243,7 @@ def _t5(config: Config) -> Values:
     known = {"relu": "relu", "gelu": "gelu", "gated-gelu": "geglu", "gated-silu": "swiglu"}
     return {
         "layers": config.get("num_decoder_layers") or config.get("num_layers"),
-        "activation": _known("feed_forward_proj", act, known),
+        "activation": _check_known("feed_forward_proj", act, known),
         "sequence_length": config.get("n_positions", 512),
     }
 
@@ -313,14 +315,14 @@ FAMILIES: Mapping[str, Family] = {
     "granite": _LIKE_LLAMA,
     "internlm": _LIKE_LLAMA,
     "internlm2": _LIKE_LLAMA,
-    "mistral": Family(_DENSE, _GROUPED, _LLAMA, derive=lambda config: _gated(config) | _windows(config)),
+    "mistral": Family(_DENSE, _GROUPED, _LLAMA, derive=lambda config: _gated_values(config) | _windows(config)),
     "mixtral": Family(
         _DENSE | _MIXTURE | _keys(experts="num_local_experts"),
         _GROUPED,
         _LLAMA,
-        derive=lambda config: _gated(config) | _windows(config),
+        derive=lambda config: _gated_values(config) | _windows(config),
     ),
-    "phi3": Family(_DENSE, _GROUPED, _LLAMA, derive=lambda config: _gated(config) | _windows(config)),
+    "phi3": Family(_DENSE, _GROUPED, _LLAMA, derive=lambda config: _gated_values(config) | _windows(config)),
     "qwen2": Family(_DENSE, _GROUPED, _LLAMA | {"biases": "qkv"}, derive=_qwen),
     "qwen3": Family(_DENSE, _GROUPED, _LLAMA | {"qk_norm": True}, derive=_qwen),
     "qwen2_moe": Family(
@@ -355,7 +357,9 @@ FAMILIES: Mapping[str, Family] = {
     "gemma2": Family(
         _DENSE, _GROUPED, _LLAMA | {"activation": "geglu", "norms": "both"}, tied=True, derive=_alternating
     ),
-    "cohere": Family(_DENSE, _GROUPED, {"positions": "rotary", "biases": "none", "parallel": True}, True, _gated),
+    "cohere": Family(
+        _DENSE, _GROUPED, {"positions": "rotary", "biases": "none", "parallel": True}, True, _gated_values
+    ),
     "phi": Family(
         _DENSE, _keys(kv_heads="num_key_value_heads"), {"positions": "rotary", "parallel": True},
         derive=_plain("hidden_act"),
@@ -479,23 +483,23 @@ def _weight_format(config: Config) -> str:
     if quantized is None:
         key = "torch_dtype" if "torch_dtype" in config else "dtype"
         name = config.get(key) or "bfloat16"
-        return _known(key, name.removeprefix("torch.") if isinstance(name, str) else name, _HALF)
+        return _check_known(key, name.removeprefix("torch.") if isinstance(name, str) else name, _HALF)
     if not isinstance(quantized, Mapping):
         raise ConfigError(f"it is {quantized!r}; give a table with quant_method", None, "quantization_config")
-    method = _known("quant_method", quantized.get("quant_method"), {name: name for name in _QUANTIZED})
+    method = _check_known("quant_method", quantized.get("quant_method"), {name: name for name in _QUANTIZED})
     if method in ("gptq", "awq"):
         bits = quantized.get("bits", 4)
         return _stated_bits(bits, {4: "int4-g128", 8: "int8"})
     if method in ("modelopt", "modelopt_fp4"):
-        return _known("quant_algo", quantized.get("quant_algo", "NVFP4"), {"NVFP4": "nvfp4", "FP8": "fp8"})
+        return _check_known("quant_algo", quantized.get("quant_algo", "NVFP4"), {"NVFP4": "nvfp4", "FP8": "fp8"})
     if method == "compressed-tensors":
-        return _compressed(quantized)
+        return _compressed_format(quantized)
     if method == "mxfp4":
         return "mxfp4"
     return "fp8-block" if quantized.get("weight_block_size") else "fp8"
 
 
-def _compressed(quantized: Mapping[str, Any]) -> str:
+def _compressed_format(quantized: Mapping[str, Any]) -> str:
     """Return the format of the first group of weights that compressed-tensors describes."""
     groups = quantized.get("config_groups")
     first = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None

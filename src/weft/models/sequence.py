@@ -78,7 +78,7 @@ def deepspeech_steps(frames: Any) -> Any:
     return plain(steps)
 
 
-def _classified(batch: Any, steps: Any, hidden: int, dtype: str) -> Named:
+def _classifier_ops(batch: Any, steps: Any, hidden: int, dtype: str) -> Named:
     """The linear layer, its softmax, and CTC over all steps."""
     rows = plain(np.asarray(batch) * np.asarray(steps))
     yield "linear", Gemm(rows, CHARACTERS, hidden, dtype)
@@ -93,7 +93,7 @@ def _deepspeech2(batch: Any, frames: Any, target: Any, dtype: str) -> Named:
     yield from _deepspeech(batch, frames, dtype)
     for layer, inputs in enumerate((672, 2560, 2560)):
         yield f"gru{layer + 1}", Recurrent("gru", 2560, batch, steps, inputs, dtype)
-    yield from _classified(batch, steps, 2560, dtype)
+    yield from _classifier_ops(batch, steps, 2560, dtype)
 
 
 def _deepspeech2_first(batch: Any, frames: Any, target: Any, dtype: str) -> Named:
@@ -107,7 +107,7 @@ def _deepspeech2_first(batch: Any, frames: Any, target: Any, dtype: str) -> Name
         for way in ("forward", "reverse"):
             yield f"gru{layer + 1} {way}", Recurrent("gru", 800, batch, steps, inputs, dtype)
         yield f"sum{layer + 1}", _elementwise(elements, dtype, 2)
-    yield from _classified(batch, steps, 800, dtype)
+    yield from _classifier_ops(batch, steps, 800, dtype)
 
 
 def _gnmt(batch: Any, source: Any, target: Any, dtype: str) -> Named:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from weft.overlaps.registry import not_an_overlap as not_an_overlap
     from weft.overlaps.registry import overlap_names as overlap_names
     from weft.overlaps.registry import register_overlap as register_overlap
-    from weft.overlaps.registry import simulated as simulated
+    from weft.overlaps.registry import simulated_methods as simulated_methods
 
 __getattr__, __all__ = lazy_names(
     __name__,
@@ -38,7 +38,7 @@ __getattr__, __all__ = lazy_names(
     ideals="Ideal",
     lowering="lower_under",
     registry="BUILT_IN OVERLAPS applicable find_overlap find_simulated "
-    "not_an_overlap overlap_names register_overlap simulated",
+    "not_an_overlap overlap_names register_overlap simulated_methods",
 )
 
 make_callable(__name__, "weft.overlaps.registry", "overlap_names")

@@ -21,7 +21,7 @@ from weft.graph import Graph, KernelChoice, MoEExchange
 from weft.graph.choice import Kernel as ChosenKernel
 from weft.hardware import Gpu, System
 from weft.kernels.channels import ChannelTiling
-from weft.kernels.library.dispatchers import dispatcher, shipped, table_of
+from weft.kernels.library.dispatchers import dispatcher, shipped_values, table_of
 from weft.overlaps.graphs import Pattern, find_moe_layer, with_exchanges
 from weft.overlaps.lower.gpus import slow_links
 from weft.overlaps.moe import PAGE, ExpertLayer, ExpertMethod, Piece, Slot, on_all_units
@@ -82,8 +82,8 @@ def _channels_of(library: str, operation: str, gpu: Gpu) -> ChannelTiling:
     if gpu.vendor == "none":
         return replace(on_all_units(gpu), channels=min(of.compute_units, gpu.compute.compute_units))
     place = table_of(of, operation, 1, gpu.architecture)
-    share = min(shipped()[f"{place}.link"] / gpu.link.kernel_efficiency, 1.0)
-    return ChannelTiling(of.compute_units, start=shipped()[f"{place}.start"], link=share)
+    share = min(shipped_values()[f"{place}.link"] / gpu.link.kernel_efficiency, 1.0)
+    return ChannelTiling(of.compute_units, start=shipped_values()[f"{place}.start"], link=share)
 
 
 At = tuple[str, int, int]

@@ -17,7 +17,7 @@ from weft.graph.choice import Kernel as ChosenKernel
 from weft.hardware import Gpu, System
 from weft.kernels import gather_kernel, operands, sum_kernel
 from weft.kernels.library.software import costs
-from weft.kernels.ring import RING, forwarded
+from weft.kernels.ring import RING, forward_rules
 from weft.overlaps.base import FORMS, OverlapMethod
 from weft.overlaps.graphs import Pattern, find_consumed, join_gather, scatter
 from weft.overlaps.joined import GatheredPair, JoinedPair, copy_kernel, find_joined, fit_rows, store_in_order
@@ -190,5 +190,5 @@ class GemmScatter(JoinedPair):
             Buffer("result", ((chunk,),)),
         ]
         if self.gathers:
-            buffers.append(Buffer("gathered", chunks, forwarded("gathered", "all_gather", self.ranks)))
+            buffers.append(Buffer("gathered", chunks, forward_rules("gathered", "all_gather", self.ranks)))
         return buffers

@@ -286,20 +286,20 @@ class ExpertLayer(ABC):
             )
         works = []
         for up, down in zip(ups, downs, strict=True):
-            work = np.concatenate([self._padded(up, first), self._padded(down, second)])
+            work = np.concatenate([self._pad_work(up, first), self._pad_work(down, second)])
             # Numbers go to the tiles with a chunk first.
             order = np.argsort(work[:, y.WORK_REGION] < 0, kind="stable")
             work[order, y.WORK_TILE] = np.arange(len(work))
             works.append(work)
         return tuple(works), first, second
 
-    def _padded(self, work: Work, length: int) -> Work:
+    def _pad_work(self, work: Work, length: int) -> Work:
         empty = np.zeros((length - len(work), y.WORK_FIELDS), dtype=np.int64)
         empty[:, (y.WORK_REGION, y.WORK_LANE)] = y.NONE
         empty[:, y.WORK_SCRIPT] = self._most_lines
         return np.concatenate([work, empty])
 
-    def _grouped(self, op: GroupedGemm, operator: str, a: tuple[str, int], tiles: int, first: int) -> Kernel:
+    def _grouped_kernel(self, op: GroupedGemm, operator: str, a: tuple[str, int], tiles: int, first: int) -> Kernel:
         """The kernel of a grouped GEMM whose first script is that of a tile; A is the chunk `a`."""
         columns = -(-op.n // self.tiling.columns)
         across = self.tiling.share_columns if columns % self.tiling.share_columns == 0 else 1
@@ -310,7 +310,7 @@ class ExpertLayer(ABC):
         main = replace(main, loads=(replace(load_a, buffer=a[0], position=a[1]), load_b))
         return replace(kernel, name=operator, workgroups=tiles, part=(first, first + tiles), phases=(main, store))
 
-    def _scripted(self, kernel: Kernel, by_line: list[dict[int, tuple[Phase, ...]]]) -> Kernel:
+    def _script_lines(self, kernel: Kernel, by_line: list[dict[int, tuple[Phase, ...]]]) -> Kernel:
         """The kernel with a script for every line of each GPU, and an empty one for tiles that a GPU lacks."""
         lines = range(self._most_lines)
         each = [[of_gpu.get(line, ()) for line in lines] + [()] for of_gpu in by_line]
@@ -331,12 +331,14 @@ class ExpertLayer(ABC):
             (self.up, "up", ("received", 0), first, 0),
             (self.down, "down", ("output", 0), second, first),
         ):
-            kernel = self._grouped(op, operator, a, tiles, at)
+            kernel = self._grouped_kernel(op, operator, a, tiles, at)
             same = dict.fromkeys(lines, kernel.phases)
             # AMD's caches are written back at a kernel's end; NVIDIA's L2, which all SMs share, keeps its lines.
             products.append(
                 PlacedKernel(
-                    self._scripted(kernel, [same] * self.gpus), release=self.gpu.vendor != "nvidia", operator=operator
+                    self._script_lines(kernel, [same] * self.gpus),
+                    release=self.gpu.vendor != "nvidia",
+                    operator=operator,
                 )
             )
         return works, products

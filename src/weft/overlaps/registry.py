@@ -181,7 +181,7 @@ def register_overlap(method: OverlapMethod) -> OverlapMethod:
     return OVERLAPS.register(method)
 
 
-def simulated() -> dict[str, OverlapMethod]:
+def simulated_methods() -> dict[str, OverlapMethod]:
     """Return the methods that the engine runs, by name."""
     return {name: one for name, one in OVERLAPS.items() if one.simulated}
 
@@ -203,12 +203,12 @@ def find_simulated(overlap: str | OverlapMethod) -> OverlapMethod:
         if isinstance(overlap, type) and issubclass(overlap, OverlapMethod):
             raise not_an_overlap(overlap)
         if not isinstance(overlap, str) or overlap not in OVERLAPS:
-            raise UnknownNameError("overlap", overlap, simulated(), True)
+            raise UnknownNameError("overlap", overlap, simulated_methods(), True)
         method = OVERLAPS[overlap]
     if not method.simulated:
         raise InputError(
             f"the overlap '{method.name}' is timed in closed form only, not by the engine; ask 'weft predict overlap' "
-            f"or 'weft step --overlap tp={method.name}', or choose one of {', '.join(simulated())}"
+            f"or 'weft step --overlap tp={method.name}', or choose one of {', '.join(simulated_methods())}"
         )
     return method
 

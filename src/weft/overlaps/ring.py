@@ -21,8 +21,8 @@ from weft.kernels import (
     tile_table,
 )
 from weft.kernels.ring import (
-    exchanged,
-    forwarded,
+    exchange_rules,
+    forward_rules,
 )
 from weft.overlaps.lower.fit import check_tile
 
@@ -102,12 +102,12 @@ class RingPair:
         each, nodes = self.ranks // self.nodes, self.nodes
         places = [(q - 1) % nodes * each + (s - 1) % each for q in range(nodes) for s in range(each)]
         own_first = tuple(tuple(own[p] for p in places) for own in sizes)
-        gathered = Buffer("gathered", own_first, forwarded("gathered", "all_gather", self.ranks, nodes=nodes))
+        gathered = Buffer("gathered", own_first, forward_rules("gathered", "all_gather", self.ranks, nodes=nodes))
         gathers = [gathered] * all_gathers
         if gathers and nodes > 1:
             last = self.ranks - 1
             copied = tuple((own[last],) * (nodes - 1) for own in sizes)
-            gathers.append(Buffer("own", copied, exchanged(self.ranks, nodes), within=("output", last)))
+            gathers.append(Buffer("own", copied, exchange_rules(self.ranks, nodes), within=("output", last)))
         buffers = (
             *operands(self.gemm, self.tiling),
             Buffer("output", sizes, rules),

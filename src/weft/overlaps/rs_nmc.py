@@ -11,7 +11,7 @@ from weft.graph import Gemm, Graph, NearMemoryRing
 from weft.graph.choice import Kernel as ChosenKernel
 from weft.hardware import Gpu, System
 from weft.kernels import near_memory_reduce_kernel
-from weft.kernels.ring import RING, forwarded
+from weft.kernels.ring import RING, forward_rules
 from weft.overlaps.base import OverlapMethod, Part
 from weft.overlaps.graphs import Pattern, find_produced, scatter
 from weft.overlaps.joined import find_joined
@@ -60,7 +60,7 @@ class NearMemoryRingScatter(RingPair):
     def plan(self, gpus: int = 1) -> Plan:
         """The reduce-scatter alone: one kernel sends each chunk on, as updates, once its data have arrived."""
         check_whole(self.tiling)
-        updates = forwarded("output", "reduce_scatter", self.ranks, update=True)
+        updates = forward_rules("output", "reduce_scatter", self.ranks, update=True)
         output = Buffer("output", tuple(map(self._sizes, self._work(gpus))), updates)
         kernel = near_memory_reduce_kernel(self.ranks, self.gpu, RING)
         return Plan((PlacedKernel(kernel, operator="reduce_scatter"),), (output,), ())

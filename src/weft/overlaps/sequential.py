@@ -19,7 +19,7 @@ from weft.hardware import Gpu, System
 from weft.kernels import gather_kernel, reduce_kernel, sum_kernel, tile_table
 from weft.kernels.channels import ChannelTiling
 from weft.kernels.library.collectives import KERNELS
-from weft.kernels.ring import RING, forwarded
+from weft.kernels.ring import RING, forward_rules
 from weft.overlaps.base import SEQUENTIAL
 from weft.overlaps.graphs import (
     PAPER_RING,
@@ -179,7 +179,7 @@ class GatherFirst(GatheredPair):
             PlacedKernel(gather_kernel(self.ranks, gpu, RING, own=("a", 0), buffer="a"), operator="all_gather"),
             PlacedKernel(self._product(gpu), after=(0,), operator="gemm"),
         )
-        data = self._data(forwarded("a", "all_gather", self.ranks))
+        data = self._data(forward_rules("a", "all_gather", self.ranks))
         return self._plan(gpu, kernels, data, tile_table(self.gemm, self.tiling, 1))
 
 
@@ -211,7 +211,7 @@ class SequentialRing(RingPair):
         kernels = in_order(graph, self.gpu, lambda node: [step(node)])
         work = self._work(gpus)
         sizes = tuple(map(self._sizes, work))
-        received = Buffer("received", sizes, forwarded("received", "reduce_scatter", self.ranks))
+        received = Buffer("received", sizes, forward_rules("received", "reduce_scatter", self.ranks))
         result = Buffer("result", tuple((own[-1],) for own in sizes))
         return self._plan(kernels, has_gather(graph), work, (CACHED_STORE,) * self.ranks, received, result)
 

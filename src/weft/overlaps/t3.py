@@ -143,7 +143,7 @@ T3_METHODS = (
 class TrackedPair(RingPair):
     """A GEMM whose stores the tracker counts, its reduce-scatter by the address map, and the all-gather behind both."""
 
-    def _tracked(self, tiles: Work, *, direct: bool) -> Work:
+    def _track_tiles(self, tiles: Work, *, direct: bool) -> Work:
         """The workgroups that make output tiles under T3: owner by owner if `direct`, else chunk by chunk."""
         if direct:  # so that a stage's stores take the links to all owners
             return in_parts(owner_by_owner(tiles, self.gemm, self.tiling), self.gemm, self.tiling)
@@ -184,7 +184,7 @@ class TrackedPair(RingPair):
             commands = tuple(DmaCommand((("own", q),)) for q in range(self.nodes - 1))
             copies = Kernel("all_gather over nodes", 0, 0, 0, 0, (), copies=commands)
             kernels.append(PlacedKernel(copies, (0,), over, stream=1, operator="all_gather"))
-        work = tuple(self._tracked(tiles, direct=direct) for tiles in self._work(gpus))
+        work = tuple(self._track_tiles(tiles, direct=direct) for tiles in self._work(gpus))
         return self._plan(tuple(kernels), gathers, work, rules)
 
     def _check_merged(self) -> None:

@@ -79,19 +79,19 @@ class TrackedExperts(ExpertLayer):
             [self._tiles(g, self.up, 0, self._inner) for g in range(self.gpus)],
             [self._tiles(g, self.down, None, self.row_bytes) for g in range(self.gpus)],
         )
-        up = self._grouped(self.up, "up", ("received", 0), first, 0)
-        down = self._grouped(self.down, "down", ("output", 0), second, first)
+        up = self._grouped_kernel(self.up, "up", ("received", 0), first, 0)
+        down = self._grouped_kernel(self.down, "down", ("output", 0), second, first)
         copies = [self._copies(g) for g in range(self.gpus)]
         products = (
             PlacedKernel(
-                self._scripted(up, [self._after_arrival(g, up) for g in range(self.gpus)]),
+                self._script_lines(up, [self._after_arrival(g, up) for g in range(self.gpus)]),
                 release=self.gpu.vendor != "nvidia",
                 monitor=True,
                 stream=1,
                 operator="up",
             ),
             PlacedKernel(
-                self._scripted(down, [self._to_owners(g, down) for g in range(self.gpus)]),
+                self._script_lines(down, [self._to_owners(g, down) for g in range(self.gpus)]),
                 after=(len(copies),),
                 stream=1,
                 operator="down",

@@ -11,8 +11,8 @@ import click
 
 from weft.cli.lazy import LazyCommand, LazyGroup
 from weft.cli.options import (
+    drop_none,
     examples,
-    given,
     many_options,
     option,
     run_options,
@@ -122,7 +122,7 @@ def command_of(name: str) -> click.Command:
         machine = gpu.replace(changes)
         if options.get("splits") is not None:
             options["splits"] = _units_apart(options["splits"], machine)
-        options = {**given(**options), "store": store, "gpu": machine}
+        options = {**drop_none(**options), "store": store, "gpu": machine}
         with progress_bar(f"{declared.called} {'sensitivity' if sensitivity else 'study'}") as progress:
             done: Any = (paper.sensitivity if sensitivity else paper.run)(progress=progress, **options)
         if sensitivity:

@@ -17,7 +17,7 @@ from weft.core.errors import InputError
 from weft.core.extensions import find_measured
 from weft.core.files import data_folder
 from weft.core.options import SUSTAINED
-from weft.core.report import Part, Section, filled
+from weft.core.report import Part, Section, drop_empty
 from weft.core.report.table import Table, number, text
 from weft.estimate import estimate
 from weft.graph import DTYPE_BYTES, Collective
@@ -27,16 +27,16 @@ from weft.models import Transformer, load_model
 from weft.models.parallel.framework import Framework, framework
 from weft.models.parallel.plan import TrainingPlan
 from weft.models.scaling import all_reduce_rate, edge, share
-from weft.papers.headline import Conditions, PaperStudy, StudyFigure, StudyOption, declared
+from weft.papers.headline import Conditions, PaperStudy, StudyFigure, StudyOption, read_declaration
 from weft.plan.scale import AS_PLANNED, faster
 from weft.step.clock import train
 from weft.step.queries import step
-from weft.step.result.step import Pass, exposed
+from weft.step.result.step import Pass, exposed_part
 from weft.view import looks
 from weft.view.figure import Axis, Color, Figure, Lane, curves, heat_map, scatter, timeline_bars
 from weft.view.words import percent
 
-DECLARED = declared(__file__)
+DECLARED = read_declaration(__file__)
 SEQUENTIAL = "sequential"
 FRAMEWORK = "megatron-2022"
 """The framework of the scenarios: that of the paper's time, without FlashAttention."""
@@ -75,7 +75,7 @@ class ScaledLayer(NamedTuple):
 
 @dataclass(frozen=True)
 class LayerShares:
-    """A layer's forward and backward pass in a scenario: `seconds`, of which computing waits `exposed` [s].
+    """A layer's forward and backward pass in a scenario: `seconds`, of which computing waits `exposed_part` [s].
 
     `closed` is the share of communication in closed form, by the rates of the data sheet; `backward` the computing of
     the backward pass, `gradients` the all-reduce among replicas that it could hide [s].
@@ -155,12 +155,12 @@ class CompVsCommStudy(PaperStudy):
 
         Raises InputError for a folder that is named and cannot be used.
         """
-        layers, left_out = _timed(scenarios(), at)
+        layers, left_out = _time_layers(scenarios(), at)
         base = [one.scenario for one in layers if one.scenario.own]
         return {
             "layers": layers,
             "left_out": left_out,
-            "changed": {method: _changed(base, method, at) for method in DECLARED.cases["overlaps"]},
+            "changed": {method: _change_layers(base, method, at) for method in DECLARED.cases["overlaps"]},
             "variants": tuple(_variants(base, at)),
             "projections": _projections(data),
             "megascale": tuple(_megascale()),
@@ -247,12 +247,12 @@ class CompVsCommStudy(PaperStudy):
             f"machine, and {percent(min(band))} to {percent(max(band))} if computing becomes 2 to 4 times faster and "
             "links do not"
         )
-        left = self._left()
+        left = self._remaining_shares()
         times = max(most for most, _, _ in left.values())
         said = [f"{percent(low)} to {percent(high)} with {_WORDS[name]}" for name, (_, low, high) in left.items()]
         return [lead, f"With {times:g} times the compute, still exposed are {', '.join(said)}"]
 
-    def _left(self) -> dict[str, tuple[float, float, float]]:
+    def _remaining_shares(self) -> dict[str, tuple[float, float, float]]:
         """By method: the largest compute that was run, and the least and largest share there."""
         found = {}
         for name, layers in self.changed.items():
@@ -362,19 +362,19 @@ class CompVsCommStudy(PaperStudy):
 
     def tables(self) -> list[Table]:
         """The tables of the terminal."""
-        return filled(self._models_table(), self._projected_table())
+        return drop_empty(self._models_table(), self._projected_table())
 
     def sections(self, watched: Any = None) -> list[Part]:
         """The sections of the page."""
         return [
-            Section("How the share grows with machines", filled(self._curves_figure())),
-            Section("Where it is large", filled(self._map_figure())),
-            Section("What the model alone says", filled(self._closed_figure())),
-            Section("Projected from one baseline", filled(self._projection_figure(), self._projected_table())),
-            Section("What overlap, T3 and in-network reduction change", filled(self._change_figure())),
-            Section("What the band depends on", filled(self._variants_table())),
-            Section("MegaScale's overlap", filled(self._megascale_table())),
-            Section("Every model at its own degree", filled(self._models_table())),
+            Section("How the share grows with machines", drop_empty(self._curves_figure())),
+            Section("Where it is large", drop_empty(self._map_figure())),
+            Section("What the model alone says", drop_empty(self._closed_figure())),
+            Section("Projected from one baseline", drop_empty(self._projection_figure(), self._projected_table())),
+            Section("What overlap, T3 and in-network reduction change", drop_empty(self._change_figure())),
+            Section("What the band depends on", drop_empty(self._variants_table())),
+            Section("MegaScale's overlap", drop_empty(self._megascale_table())),
+            Section("Every model at its own degree", drop_empty(self._models_table())),
         ]
 
     def _models_table(self) -> Table:
@@ -534,20 +534,20 @@ def _layer(
     replicas = DECLARED.cases["replicas"]
     reduced = Collective("all_reduce", part.parameters * DTYPE_BYTES[dtype], replicas, dtype)
     gradients = float(estimate(reduced, machine.with_gpus(replicas)).seconds)
-    closed, backward = _closed(of, machine, dtype), part.backward.seconds - _exposed(part.backward)
-    return LayerShares(of, both.seconds, _exposed(both), closed, backward, gradients)
+    closed, backward = _closed_form(of, machine, dtype), part.backward.seconds - _exposed_share(part.backward)
+    return LayerShares(of, both.seconds, _exposed_share(both), closed, backward, gradients)
 
 
-def _exposed(of: Pass) -> float:
-    return float(of.parts.get(exposed("tp"), 0.0))
+def _exposed_share(of: Pass) -> float:
+    return float(of.parts.get(exposed_part("tp"), 0.0))
 
 
-def _closed(of: ScaledLayer, machine: System, dtype: str) -> float:
+def _closed_form(of: ScaledLayer, machine: System, dtype: str) -> float:
     flops = edge(of.hidden, of.sequence, of.tp, DTYPE_BYTES[dtype])
     return share(flops, machine.gpu.matrix_rate(dtype), all_reduce_rate(machine.gpu.link.bandwidth, of.tp))
 
 
-def _timed(found: Sequence[ScaledLayer], at: Conditions) -> tuple[tuple[LayerShares, ...], tuple[str, ...]]:
+def _time_layers(found: Sequence[ScaledLayer], at: Conditions) -> tuple[tuple[LayerShares, ...], tuple[str, ...]]:
     """The layers of scenarios, and a sentence on those that the machine cannot hold."""
     layers, large = [], 0
     on = System(gpu=at.gpu, gpus=1)
@@ -564,7 +564,7 @@ def _timed(found: Sequence[ScaledLayer], at: Conditions) -> tuple[tuple[LayerSha
     return tuple(layers), (rule,) * bool(large)
 
 
-def _changed(base: Sequence[ScaledLayer], method: str, at: Conditions) -> tuple[LayerShares, ...]:
+def _change_layers(base: Sequence[ScaledLayer], method: str, at: Conditions) -> tuple[LayerShares, ...]:
     """The layers of scenarios under a method; T3 for one sequence, today and on the fastest machine."""
     ends = {min(DECLARED.cases["compute"]), max(DECLARED.cases["compute"])}
     some = base

@@ -12,12 +12,12 @@ from statistics import geometric_mean
 from typing import Any
 
 from weft.core.errors import InputError
-from weft.core.report import Part, Section, filled
+from weft.core.report import Part, Section, drop_empty
 from weft.core.report.table import Table, number, text
 from weft.graph import Collective, Gemm, Graph
 from weft.hardware import Gpu
 from weft.overlaps.lower.masks import split_units
-from weft.papers.headline import DEGREES, MODELS, Conditions, PaperStudy, StudyFigure, StudyOption, declared
+from weft.papers.headline import DEGREES, MODELS, Conditions, PaperStudy, StudyFigure, StudyOption, read_declaration
 from weft.papers.page import as_sentences
 from weft.papers.t3 import MAIN, MAIN_CASES, select
 from weft.simulate.result import Timeline
@@ -29,7 +29,7 @@ from weft.view.figure import Axis, Color, Faint, Figure, Lane, Lines, bars, curv
 from weft.view.units import ShownRun, units_by_way
 from weft.view.words import case_label
 
-DECLARED = declared(__file__)
+DECLARED = read_declaration(__file__)
 _IN_FLIGHT = 16 * 1024
 """What a workgroup of the all-reduce has in flight [bytes], half of it where it adds: 256 threads x 4 x 16 B.
 
@@ -293,15 +293,15 @@ class CuSplitStudy(PaperStudy):
 
     def tables(self) -> list[Table]:
         """The tables of the terminal."""
-        return filled(self._sublayers_table())
+        return drop_empty(self._sublayers_table())
 
     def sections(self, watched: Any = None) -> list[Part]:
         """The sections of the page."""
         return [
-            Section("What compute units are worth to either", filled(self._slowdowns_figure())),
-            Section("What overlap could gain, and what it gains", filled(self._speedups_figure())),
+            Section("What compute units are worth to either", drop_empty(self._slowdowns_figure())),
+            Section("What overlap could gain, and what it gains", drop_empty(self._speedups_figure())),
             Section("Who held which compute unit", [] if watched is None else [self.held(watched)]),
-            Section("Speedup of every sub-layer over serial execution", filled(self._sublayers_table())),
+            Section("Speedup of every sub-layer over serial execution", drop_empty(self._sublayers_table())),
         ]
 
     def _sublayers_table(self) -> Table:

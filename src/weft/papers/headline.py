@@ -128,7 +128,7 @@ class StudyDeclaration(Part):
     requests: str = "as suits the GPU"
 
 
-def declared(module: str) -> StudyDeclaration:
+def read_declaration(module: str) -> StudyDeclaration:
     """Read the TOML file beside a study's module (its `__file__`).
 
     Raises ConfigError for an unknown or a missing key.

@@ -21,7 +21,7 @@ from weft.models.parallel import sublayer
 from weft.overlaps.ideals import IDEALS
 from weft.plan.tune.perturb import ENDS, Sensitivity, ValueMove, Values, moves, perturb
 from weft.simulate.result.metrics import speedup
-from weft.simulate.single import assembled
+from weft.simulate.single import assemble_ideal
 from weft.sweep.simulations import Jobs, Runs, Simulation
 from weft.sweep.tasks import Progress
 
@@ -53,7 +53,7 @@ FORMATS = {"t3": ".3f", "t3_mca": ".3f", "ideal_overlap": ".3f", "traffic": "+.1
 """The figures that are watched (geomeans over the cases), and their formats."""
 
 
-def assumed(gpu: Gpu) -> list[str]:
+def assumed_paths(gpu: Gpu) -> list[str]:
     """The paths of the machine's assumed values that the study moves."""
     return [
         path
@@ -85,7 +85,7 @@ def run(
 
 
 def _moves(system: System, paths: Sequence[str] | None = None) -> Iterator[ValueMove]:
-    known = assumed(system.gpu)
+    known = assumed_paths(system.gpu)
     for path in paths or ():
         if path not in known:
             raise UnknownNameError("assumed value", path, known)
@@ -105,7 +105,7 @@ def _figures(tasks: Sequence[Sequence[Simulation]], runs: Runs) -> dict[str, flo
     found = []
     for each in tasks:
         base, t3, mca = (runs[task] for task in each)
-        ideal = assembled(IDEALS[0], each[0].graph, {"sequential": base})
+        ideal = assemble_ideal(IDEALS[0], each[0].graph, {"sequential": base})
         moved = mca.total_bytes / base.total_bytes
         found.append((speedup(t3, base), speedup(mca, base), speedup(ideal, base), moved))
     *speedups, traffic = map(geometric_mean, zip(*found, strict=True))

@@ -15,10 +15,10 @@ import numpy as np
 
 from weft import hardware
 from weft.core.fields import from_options
-from weft.core.report import Part, Section, filled
+from weft.core.report import Part, Section, drop_empty
 from weft.core.report.table import Table, number, text
 from weft.models import Transformer, load_model
-from weft.papers.headline import Conditions, PaperStudy, StudyFigure, declared
+from weft.papers.headline import Conditions, PaperStudy, StudyFigure, read_declaration
 from weft.serving.load import Load
 from weft.serving.policies import first_come, running_first
 from weft.serving.replica import Replica
@@ -31,7 +31,7 @@ from weft.step.serving_plan import ServingPlan
 from weft.view import looks
 from weft.view.figure import Axis, Color, Figure, bars, curves
 
-DECLARED = declared(__file__)
+DECLARED = read_declaration(__file__)
 _SURE = 1.03
 """Ratio of a rate that is too large to one that is not, at which a search ends."""
 _NINTH = 1.2816
@@ -113,7 +113,7 @@ class ServingStudy(PaperStudy):
 
         counts = iter(range(len(steps)))
         capacities = tuple(told(_capacity, case, next(counts)) for case in cases["capacity"])
-        experts = tuple(told(_exchanged, case, next(counts)) for case in cases["experts"])
+        experts = tuple(told(_time_exchange, case, next(counts)) for case in cases["experts"])
         gains = {case["id"]: told(_gain, case, next(counts)) for case in cases["gains"]}
         first = told(lambda _: _first_tokens(cases["mooncake"]), "first tokens", next(counts))
         return {"capacities": capacities, "experts": experts, "gains": gains, "first_tokens": tuple(first)}
@@ -156,14 +156,14 @@ class ServingStudy(PaperStudy):
 
     def tables(self) -> list[Table]:
         """The tables of the terminal."""
-        return filled(self._capacities_table(), self._experts_table(), self._first_tokens_table())
+        return drop_empty(self._capacities_table(), self._experts_table(), self._first_tokens_table())
 
     def sections(self, watched: Any = None) -> list[Part]:
         """The sections of the page."""
         return [
-            Section("Schedulers and separate prompts", filled(self._capacities_figure(), self._capacities_table())),
-            Section("Experts on many GPUs", filled(self._experts_table())),
-            Section("The first token", filled(self._first_tokens_figure(), self._first_tokens_table())),
+            Section("Schedulers and separate prompts", drop_empty(self._capacities_figure(), self._capacities_table())),
+            Section("Experts on many GPUs", drop_empty(self._experts_table())),
+            Section("The first token", drop_empty(self._first_tokens_figure(), self._first_tokens_table())),
         ]
 
     def _capacities_table(self) -> Table:
@@ -364,7 +364,7 @@ def _group(case: Mapping[str, Any]) -> Group:
     return Group(case["sequences"], 1, case["context"] - 1, writes=True)
 
 
-def _exchanged(case: Mapping[str, Any]) -> Exchanged:
+def _time_exchange(case: Mapping[str, Any]) -> Exchanged:
     """A step with two batches in turn, and its parts with one."""
     group = _group(case)
     step, alone = (_forward(case, two).batch([group]) for two in (case["two_batch"], False))

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from weft.core.catalog import read_toml, translated
+from weft.core.catalog import read_toml, translate_error
 from weft.core.errors import ConfigError, InputError
 
 MOST = 1000
@@ -43,7 +43,7 @@ class SuiteCase(BaseModel):
             return cls(**row).checked()
         except ValidationError as error:
             known = [field.alias or name for name, field in cls.model_fields.items()]
-            raise translated(error, known, place) from None
+            raise translate_error(error, known, place) from None
         except InputError as error:
             raise ConfigError(str(error), place) from None
 
@@ -86,4 +86,4 @@ class Suite(BaseModel):
             return cls(**{**content, **cases})
         except ValidationError as error:
             known = [field.alias or name for name, field in cls.model_fields.items()]
-            raise translated(error, known, file) from None
+            raise translate_error(error, known, file) from None

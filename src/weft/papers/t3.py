@@ -21,7 +21,7 @@ from weft.graph import Collective, Graph
 from weft.models import SUBLAYERS
 from weft.models.parallel import sublayer
 from weft.overlaps.lower.machine import ring_note
-from weft.papers.headline import DEGREES, MODELS, Conditions, HeadlineRow, PaperStudy, StudyFigure, declared
+from weft.papers.headline import DEGREES, MODELS, Conditions, HeadlineRow, PaperStudy, StudyFigure, read_declaration
 from weft.simulate.result import Comparison, Timeline
 from weft.simulate.single import simulate
 from weft.sweep.simulations import comparisons
@@ -32,7 +32,7 @@ from weft.view.interference import bursts, interference_parts
 from weft.view.run import speedups, traffic_by_cause
 from weft.view.words import PHASES, case_label, phase_times
 
-DECLARED = declared(__file__)
+DECLARED = read_declaration(__file__)
 OVERLAPS = ("sequential", "t3", "t3-mca", "t3-critical", "ideal-overlap", "ideal-rs-nmc")
 """The paper's configurations, the baseline first, and T3 under Weft's own critical-first arbitration."""
 FREE_OVERLAPS = ("sequential", "t3", "t3-mca", "ideal-overlap")
@@ -122,7 +122,7 @@ def _traffic_change(bytes_of: Callable[[Timeline], int]) -> Measure:
     return lambda found: 1 / geometric_mean(bytes_of(c.baseline) / bytes_of(c["t3-mca"]) for c in found) - 1
 
 
-def _written(run: Timeline) -> int:
+def _written_bytes(run: Timeline) -> int:
     return sum(run.bytes(operator, "write", "update") for operator in ("gemm", "reduce_scatter"))
 
 
@@ -156,7 +156,7 @@ MEASURES: Mapping[str, Measure] = {
     "traffic.total.max": _largest_saving,
     "traffic.rs_reads.tp8": _times_fewer("reduce_scatter", "read"),
     "traffic.rs_reads.tp16": _times_fewer("reduce_scatter", "read"),
-    "traffic.gemm_rs_writes.geomean": _traffic_change(_written),
+    "traffic.gemm_rs_writes.geomean": _traffic_change(_written_bytes),
     "traffic.gemm_reads.geomean": _times_fewer("gemm", "read"),
     "free.t3.speedup.geomean": _mean_speedup("t3"),
     "free.t3_mca.speedup.geomean": _mean_speedup("t3-mca"),

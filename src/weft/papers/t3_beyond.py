@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from weft import hardware
 from weft.core.options import RunOptions
-from weft.core.report import Part, Section, filled
+from weft.core.report import Part, Section, drop_empty
 from weft.core.report.table import Table, number, text
 from weft.graph import Graph, Routing, experts
 from weft.hardware import FABRICS, Gpu, Stragglers, System
@@ -22,7 +22,7 @@ from weft.models.parallel import dependent, share_of, split, sublayer
 from weft.models.sublayer import sublayer as whole
 from weft.overlaps import SEQUENTIAL
 from weft.papers.composed import PHASES, Phase
-from weft.papers.headline import Conditions, PaperStudy, StudyFigure, declared
+from weft.papers.headline import Conditions, PaperStudy, StudyFigure, read_declaration
 from weft.papers.sensitivity import COUPLED
 from weft.papers.t3 import HYPOTHETICAL, MAIN_CASES
 from weft.plan.tune.perturb import AS_CHOSEN, Row, Values, moves
@@ -34,7 +34,7 @@ from weft.sweep.tasks import results
 from weft.view import looks
 from weft.view.figure import Axis, Color, Figure, Lane, Level, bars, curves
 
-DECLARED = declared(__file__)
+DECLARED = read_declaration(__file__)
 CASES = DECLARED.cases
 MODEL: str = CASES["model"]
 """The model whose sub-layers show everything but faster compute."""
@@ -190,7 +190,7 @@ class T3Beyond(PaperStudy):
             "expert_ranges": MovedValues(at, _beside_libraries(at.gpu), CASES["experts"]["moved"], EXPERTS),
         }
         compared = {
-            name: [(one, _compared(one, at.options, name)) for one in asked] for name, asked in questions.items()
+            name: [(one, _compare_point(one, at.options, name)) for one in asked] for name, asked in questions.items()
         }
         runs = (task for points in compared.values() for _, each in points for task in each.tasks.values())
         made = at.jobs.run([*runs, *(task for each in moved.values() for task in each.tasks)])
@@ -214,11 +214,11 @@ class T3Beyond(PaperStudy):
         return [
             self._faster(),
             self._straight(),
-            self._summed(),
-            self._merged(),
-            self._leveled(),
-            self._gathered(),
-            self._exchanged(),
+            self._sum_sentence(),
+            self._merge_sentence(),
+            self._level_sentence(),
+            self._gather_sentence(),
+            self._exchange_sentence(),
             self._cut(),
             self._slow(),
             self._whole(),
@@ -249,7 +249,7 @@ class T3Beyond(PaperStudy):
             f"{self.span('straight')} times as fast as around the ring"
         )
 
-    def _summed(self) -> str:
+    def _sum_sentence(self) -> str:
         beside = "; ".join(
             f"{point.layer} {point.run.speedup(SUMMED):.2f}x with T3's stores summed in the switch, "
             f"{point.run.speedup(MCA):.2f}x with T3-MCA around the ring, {point.run.speedup(IN_SWITCH):.2f}x with the "
@@ -267,7 +267,7 @@ class T3Beyond(PaperStudy):
             f"four GPUs {SHOWN_SHARE:.0%} slower it takes at most {late:.2f} times as long"
         )
 
-    def _merged(self) -> str:
+    def _merge_sentence(self) -> str:
         equal, late = (_ends(self.of_loads("sent", share).values(), ".2f") for share in (0.0, SHOWN_SHARE))
         took, apart = _ends(self.of_loads("took", 0.0).values(), ".3f"), self.loads[0].run
         return (
@@ -293,7 +293,7 @@ class T3Beyond(PaperStudy):
             f"{max(windows) * 1e6:g} µs"
         )
 
-    def _leveled(self) -> str:
+    def _level_sentence(self) -> str:
         said = "; ".join(
             f"{point.layer} over {point.setting} of 8 {point.run.speedup(LEVELS):.2f}x, T3-MCA on one ring "
             f"{point.run.speedup(MCA):.2f}x"
@@ -304,7 +304,7 @@ class T3Beyond(PaperStudy):
             f"{said}; for OP {self.span('levels')} over assumed values"
         )
 
-    def _gathered(self) -> str:
+    def _gather_sentence(self) -> str:
         fabrics = CASES["gathers"]["fabrics"]
         tp = max(CASES["degrees"])
         gains = {
@@ -324,7 +324,7 @@ class T3Beyond(PaperStudy):
             f"FC-1 at TP 8 on a full mesh lines are {self.span('lines')} times as fast as whole chunks"
         )
 
-    def _exchanged(self) -> str:
+    def _exchange_sentence(self) -> str:
         said = "; ".join(
             f"{point.layer}, {point.setting}, {point.run.speedup(EXCHANGE):.2f}x, with exchanges as DeepEP's "
             f"{point.run.speedup(PER_RANK):.2f}x"
@@ -508,7 +508,7 @@ class T3Beyond(PaperStudy):
 
     def tables(self) -> list[Table]:
         """The tables of the terminal."""
-        return filled(
+        return drop_empty(
             self._twice_table(), self._routes_table(), self._merged_table(), self._libraries_table(),
             self._nodes_table(), self._gathers_table(), self._experts_table(), self._parts_table(), self._late_table(),
             self._steps_table(),
@@ -520,14 +520,14 @@ class T3Beyond(PaperStudy):
         moved = _moved_table("Figures with assumed values at either end of their ranges", self.ranges, _PROBED)
         moved_experts = _moved_table(f"The same of a layer of experts on {self.beside}", self.expert_ranges, EXPERTS)
         return [
-            Section("Twice the compute", filled(self._twice_figure(), self._twice_table())),
-            Section("Around the ring, or straight to the owner?", filled(self._routes_figure(), *around)),
-            Section("An all-gather before a GEMM", filled(self._gathers_figure(), self._gathers_table())),
-            Section("Experts and their exchanges", filled(self._experts_figure(), self._experts_table())),
-            Section("K in one piece, or in parts?", filled(self._parts_figure(), self._parts_table())),
-            Section("One slow GPU", filled(*self._slow_figures(), self._late_table())),
-            Section("In whole steps", filled(*self._step_figures(), self._steps_table())),
-            Section("How far assumed values move this", filled(moved, moved_experts), folded=True),
+            Section("Twice the compute", drop_empty(self._twice_figure(), self._twice_table())),
+            Section("Around the ring, or straight to the owner?", drop_empty(self._routes_figure(), *around)),
+            Section("An all-gather before a GEMM", drop_empty(self._gathers_figure(), self._gathers_table())),
+            Section("Experts and their exchanges", drop_empty(self._experts_figure(), self._experts_table())),
+            Section("K in one piece, or in parts?", drop_empty(self._parts_figure(), self._parts_table())),
+            Section("One slow GPU", drop_empty(*self._slow_figures(), self._late_table())),
+            Section("In whole steps", drop_empty(*self._step_figures(), self._steps_table())),
+            Section("How far assumed values move this", drop_empty(moved, moved_experts), folded=True),
         ]
 
     def _twice_table(self) -> Table:
@@ -707,7 +707,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
 eight GPUs of a node take larger requests."""
 
 
-def _compared(one: PlannedPoint, options: RunOptions, question: str) -> ComparedGraph:
+def _compare_point(one: PlannedPoint, options: RunOptions, question: str) -> ComparedGraph:
     """A point's simulations, with the options that its question replaces."""
     return ComparedGraph(one.graph, one.system, one.overlaps, replace(options, **OPTIONS.get(question, {})))
 
@@ -758,7 +758,7 @@ def _routes(gpu: Gpu) -> Iterator[PlannedPoint]:
                 kept = {"ring": (SEQUENTIAL, MCA, FLUX), ADDING: OVERLAPS["routes"], MERGING: (SEQUENTIAL, SUMMED)}
                 others = [name for name in OVERLAPS["routes"] if name != SUMMED]
                 alone = [name for name in OVERLAPS["routes"] if name in kept.get(fabric, others)]
-                yield PlannedPoint(layer, tp, fabric, at, sublayer(MODEL, layer, tp), joined(gpu, fabric, tp), alone)
+                yield PlannedPoint(layer, tp, fabric, at, sublayer(MODEL, layer, tp), join_gpus(gpu, fabric, tp), alone)
 
 
 def _merges(gpu: Gpu) -> Iterator[PlannedPoint]:
@@ -812,7 +812,7 @@ def _libraries(gpu: Gpu) -> Iterator[PlannedPoint]:
 def _nodes(gpu: Gpu) -> Iterator[PlannedPoint]:
     for layer in LAYERS:
         for count in CASES["nodes"]:
-            tp, on = 8 * count, joined(gpu, "nodes", 8 * count)
+            tp, on = 8 * count, join_gpus(gpu, "nodes", 8 * count)
             yield PlannedPoint(layer, tp, f"{count} nodes", count, sublayer(MODEL, layer, tp), on, OVERLAPS["nodes"])
 
 
@@ -820,7 +820,7 @@ def _gathers(gpu: Gpu) -> Iterator[PlannedPoint]:
     for layer in CASES["gathers"]["layers"]:
         for tp in CASES["degrees"]:
             for at, fabric in enumerate(CASES["gathers"]["fabrics"]):
-                graph, on = _forward(layer, tp), joined(gpu, fabric, tp)
+                graph, on = _forward(layer, tp), join_gpus(gpu, fabric, tp)
                 yield PlannedPoint(layer, tp, fabric, at, graph, on, OVERLAPS["gathers"])
 
 
@@ -834,7 +834,7 @@ def _forward(layer: str, tp: int, tokens: int | None = None) -> Graph:
     return dependent("ag_gemm", share_of("ag_gemm", forward, tp), tp)
 
 
-def joined(gpu: Gpu, fabric: str, gpus: int) -> System:
+def join_gpus(gpu: Gpu, fabric: str, gpus: int) -> System:
     """GPUs joined by a fabric on which each sends as much as by its link: a full mesh shares it among the peers."""
     link = gpu.link
     each = link.bandwidth / (gpus - 1) if fabric == "full" else link.bandwidth
@@ -951,25 +951,25 @@ def _probe_twice(gpu: Gpu, options: RunOptions) -> Mapping[str, Simulation]:
 
 
 def _probe_straight(gpu: Gpu, options: RunOptions) -> Mapping[str, Simulation]:
-    graph, on = sublayer(MODEL, "op", 8), joined(gpu, "switch", 8)
+    graph, on = sublayer(MODEL, "op", 8), join_gpus(gpu, "switch", 8)
     return {name: Simulation(graph, on, name, options) for name in (MCA, DMA)}
 
 
 def _probe_levels(gpu: Gpu, options: RunOptions) -> Mapping[str, Simulation]:
     tp = 8 * CASES["nodes"][0]
-    graph, on, options = sublayer(MODEL, "op", tp), joined(gpu, "nodes", tp), replace(options, **OPTIONS["nodes"])
+    graph, on, options = sublayer(MODEL, "op", tp), join_gpus(gpu, "nodes", tp), replace(options, **OPTIONS["nodes"])
     return {name: Simulation(graph, on, name, options) for name in (SEQUENTIAL, LEVELS)}
 
 
 def _probe_merged(gpu: Gpu, options: RunOptions) -> Mapping[str, Simulation]:
     about = CASES["merges"]
     graph, options = _forward(about["gathers"], about["tp"], about["tokens"]), replace(options, **OPTIONS["loads"])
-    systems = {"apart": joined(gpu, ADDING, about["tp"]), "merged": joined(gpu, MERGING, about["tp"])}
+    systems = {"apart": join_gpus(gpu, ADDING, about["tp"]), "merged": join_gpus(gpu, MERGING, about["tp"])}
     return {name: Simulation(graph, on, LOADS, options) for name, on in systems.items()}
 
 
 def _probe_lines(gpu: Gpu, options: RunOptions) -> Mapping[str, Simulation]:
-    graph, on = _forward("fc1", 8), joined(gpu, "full", 8)
+    graph, on = _forward("fc1", 8), join_gpus(gpu, "full", 8)
     return {name: Simulation(graph, on, name, options) for name in (FLUX, LINES)}
 
 
@@ -992,13 +992,13 @@ def _probe_experts(gpu: Gpu, options: RunOptions) -> Mapping[str, Simulation]:
     return {name: Simulation(graph, on, name, options) for name in OVERLAPS["experts"]}
 
 
-def _gained(s: Mapping[str, float]) -> float:
+def _gain(s: Mapping[str, float]) -> float:
     twice, today = (s[f"{setting} {SEQUENTIAL}"] / s[f"{setting} {MCA}"] for setting in (TWICE_RATE, TODAY))
     return twice / today
 
 
 _PROBED: Mapping[str, Probe] = {
-    "twice": Probe(_probe_twice, _gained),
+    "twice": Probe(_probe_twice, _gain),
     "straight": Probe(_probe_straight, lambda s: s[MCA] / s[DMA]),
     "levels": Probe(_probe_levels, lambda s: s[SEQUENTIAL] / s[LEVELS]),
     "merged": Probe(_probe_merged, lambda s: s["merged"] / s["apart"]),

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from weft import hardware
 from weft.core.options import Fidelity, RunOptions
-from weft.core.report import Part, Section, filled
+from weft.core.report import Part, Section, drop_empty
 from weft.core.report.table import Table, number, text
 from weft.graph import Gemm, Graph
 from weft.hardware import Gpu
@@ -23,7 +23,7 @@ from weft.models.parallel.framework import framework
 from weft.models.parallel.plan import TrainingPlan
 from weft.overlaps import SEQUENTIAL
 from weft.papers.composed import PHASES, ROOM, Composed, Phase, StepWork, work
-from weft.papers.headline import DEGREES, MODELS, Conditions, PaperStudy, StudyFigure, declared
+from weft.papers.headline import DEGREES, MODELS, Conditions, PaperStudy, StudyFigure, read_declaration
 from weft.papers.t3 import HYPOTHETICAL, OVERLAPS, select
 from weft.step.clock import train
 from weft.step.result.step import Step
@@ -31,7 +31,7 @@ from weft.sweep.simulations import comparisons
 from weft.view import looks
 from weft.view.figure import Axis, Color, Figure, Label, Lane, Lines, bars, curves, stacked_bars
 
-DECLARED = declared(__file__)
+DECLARED = read_declaration(__file__)
 GROUPS: Mapping[str, Mapping[str, Sequence[int]]] = DECLARED.cases
 """Models with their degrees of tensor parallelism, by the group that claims speak of."""
 SHOWN = "t-nlg"
@@ -127,8 +127,8 @@ class T3EndToEnd(PaperStudy):
         machines = _machines(at.gpu) if as_published else {}
         shown = [(gpu, case) for gpu in machines.values() for case in cases if case[0] == SHOWN]
         asked = [
-            *(_asked(graph, at.gpu, OVERLAPS) for graphs in cases.values() for graph in graphs),
-            *(_asked(graph, gpu, FEW) for gpu, case in shown for graph in cases[case]),
+            *(_sublayer_case(graph, at.gpu, OVERLAPS) for graphs in cases.values() for graph in graphs),
+            *(_sublayer_case(graph, gpu, FEW) for gpu, case in shown for graph in cases[case]),
         ]
         jobs = at.jobs
         made = comparisons(asked, at.options, jobs.count, jobs.progress, jobs.store, whole=True)
@@ -209,7 +209,7 @@ class T3EndToEnd(PaperStudy):
 
     def tables(self) -> list[Table]:
         """The tables of the terminal."""
-        return filled(
+        return drop_empty(
             _step_table(f"Steps on {self.where}", self.steps),
             _step_table(f"Steps with sequence parallelism on {self.where}", self.shared),
         )
@@ -347,7 +347,7 @@ def _faster(overlap: str) -> Callable[[Composed], float]:
     return lambda step: step.speedup(overlap)
 
 
-def accumulated(step: Composed) -> Composed:
+def accumulate_gradients(step: Composed) -> Composed:
     """The step with the optimizer's time spread over several micro-batches."""
     rest = dict(step.work.rest)
     rest["optimizer"] = rest.get("optimizer", 0.0) / ACCUMULATED
@@ -367,7 +367,7 @@ def _measures() -> Iterator[tuple[str, Measure]]:
         yield f"large.comm_share.{phase}.max", Measure(Composed.share, max, large, (phase,))
     yield "comm_share.gemms_twice.max", Measure(lambda step: step.share(gemms=_TWICE), max, every, PHASES)
     yield "comm_share.computing_twice.max", Measure(lambda step: step.share(computing=_TWICE), max, every, PHASES)
-    spread = Measure(lambda step: accumulated(step).speedup("t3-mca"), max, large, ("training",))
+    spread = Measure(lambda step: accumulate_gradients(step).speedup("t3-mca"), max, large, ("training",))
     yield "large.t3_mca.training.accumulated.max", spread
     for phase in PHASES:
         for id_, name in (("critical", "t3-critical"), ("ideal_overlap", "ideal-overlap")):
@@ -387,7 +387,7 @@ def _cases(graphs: Iterable[Graph]) -> dict[tuple[str, int], list[Graph]]:
     return cases
 
 
-def _asked(graph: Graph, gpu: Gpu, overlaps: tuple[str, ...]) -> tuple[Graph, hardware.System, tuple[str, ...]]:
+def _sublayer_case(graph: Graph, gpu: Gpu, overlaps: tuple[str, ...]) -> tuple[Graph, hardware.System, tuple[str, ...]]:
     return graph, hardware.system(gpu, gpus=graph.ranks), overlaps
 
 

@@ -40,7 +40,7 @@ def _engine(lines: Callable[[ServingPlan], Iterator[str]]) -> Launcher[ServingPl
 LAUNCHERS: Mapping[str, Launcher[TrainingPlan]] = {
     "megatron": Launcher(training.megatron, training.megatron_lacks, "megatron-core"),
     "torchtitan": Launcher(training.torchtitan, training.torchtitan_lacks, "torchtitan", "launch.toml"),
-    "deepspeed": Launcher(training.deepspeed, training.deepspeed_lacks, "deepspeed-zero3", "launch.json"),
+    "deepspeed": Launcher(training.deepspeed_config, training.deepspeed_lacks, "deepspeed-zero3", "launch.json"),
 }
 """The launchers of training by name."""
 ENGINES: Mapping[str, Launcher[ServingPlan]] = {
@@ -52,7 +52,7 @@ ENGINES: Mapping[str, Launcher[ServingPlan]] = {
 """The engines of serving by name, those of `serving_frameworks.toml` and Dynamo over vLLM."""
 
 
-def _known(plan: Deployment) -> Mapping[str, Launcher[Any]]:
+def _known_launchers(plan: Deployment) -> Mapping[str, Launcher[Any]]:
     return LAUNCHERS if isinstance(plan, TrainingPlan) else ENGINES
 
 
@@ -66,12 +66,12 @@ def launch(
     """
     if missing := lacking(launcher, model, plan):
         raise InputError(f"{launcher} cannot run this plan: {missing}; choose another plan or launcher")
-    text: str = _known(plan)[launcher].write(model, system, plan, framework)
+    text: str = _known_launchers(plan)[launcher].write(model, system, plan, framework)
     return text
 
 
 def lacking(launcher: str, model: Transformer, plan: Deployment) -> str:
     """Return what a launcher has no option for in a plan, "" if for nothing; UnknownNameError for an unknown one."""
-    known = _known(plan)
+    known = _known_launchers(plan)
     check_name("launcher" if known is LAUNCHERS else "serving engine", launcher, known)
     return "; ".join(known[launcher].lacks(model, plan))

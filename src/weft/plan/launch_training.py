@@ -250,7 +250,7 @@ def megatron_lacks(model: Transformer, plan: TrainingPlan) -> Iterator[str]:
             yield f"recomputation of {plan.recompute_words} is no set of its modules ({', '.join(MODULES)})"
     elif plan.recompute not in _RECOMPUTED:
         yield f"recomputation '{plan.recompute}' has no flag (none, selective, full do)"
-    yield from _offloaded(plan)
+    yield from _offload_limits(plan)
     if plan.dispatcher not in _DISPATCHERS:
         yield f"tokens by {plan.dispatcher} have no flag (nccl, deepep, hybridep do)"
     if plan.overlap_moe_expert_parallel_comm and plan.pp > 1 and plan.order_of_pipeline.kind != "interleaved":
@@ -267,7 +267,7 @@ def megatron_lacks(model: Transformer, plan: TrainingPlan) -> Iterator[str]:
         yield f"ranks are not placed in the order {', '.join(plan.order)}"
 
 
-def _offloaded(plan: TrainingPlan) -> Iterator[str]:
+def _offload_limits(plan: TrainingPlan) -> Iterator[str]:
     if plan.loss_chunks > 1:
         yield f"the loss in {plan.loss_chunks} chunks is chosen in the program"
     if plan.offload != "none":
@@ -350,7 +350,7 @@ def torchtitan_lacks(model: Transformer, plan: TrainingPlan) -> Iterator[str]:
         yield f"the schedule {plan.schedule} is not among {', '.join(PIPELINES)}"
     if plan.recompute not in _CHECKPOINTS:
         yield f"recomputation '{plan.recompute_words}' has no setting (none, operators, full do)"
-    yield from _offloaded(plan)
+    yield from _offload_limits(plan)
     yield from _unlike_megatron(plan)
     if plan.recipe.operands and plan.precision not in ("fp8-tensorwise", "fp8-rowwise"):
         yield f"the recipe {plan.precision} is not one of its float8 linear layers"
@@ -369,7 +369,7 @@ def torchtitan_lacks(model: Transformer, plan: TrainingPlan) -> Iterator[str]:
 # -- DeepSpeed (deepspeed/runtime/config.py, deepspeed/runtime/zero/config.py)
 
 
-def deepspeed(model: Transformer, system: System, plan: TrainingPlan, framework: Framework) -> str:
+def deepspeed_config(model: Transformer, system: System, plan: TrainingPlan, framework: Framework) -> str:
     """Return DeepSpeed's configuration."""
     zero: dict[str, Any] = {"stage": plan.zero, "overlap_comm": framework.dp_overlap, "contiguous_gradients": True}
     replicas = plan.dp * plan.cp
@@ -397,7 +397,7 @@ def deepspeed_lacks(model: Transformer, plan: TrainingPlan) -> Iterator[str]:
         yield "the JSON has no context parallelism"
     if plan.recompute not in ("none", "full"):
         yield f"recomputation '{plan.recompute_words}' is chosen in the program"
-    yield from _offloaded(plan)
+    yield from _offload_limits(plan)
     yield from _unlike_megatron(plan)
     if plan.recipe.operands:
         yield f"the recipe {plan.precision} is chosen in the program"

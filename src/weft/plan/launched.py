@@ -92,7 +92,7 @@ class Launched(Record):
         if isinstance(plan.get("recompute"), tuple) and "recompute" in self.fields:
             plan["recompute"] = _operators_of(found, plan["recompute"]) or "none"
         answer = step(found, machine, framework=used, options=options, fidelity=fidelity, measured=measured, **plan)
-        return replace(answer, notes=(*self._said(found), *answer.notes))
+        return replace(answer, notes=(*self._reading_notes(found), *answer.notes))
 
     def plan(
         self, gpus: int, stated: Mapping[str, Any], instead: Mapping[str, Any] = MappingProxyType({})
@@ -138,20 +138,20 @@ class Launched(Record):
                 + "; DeepSpeed refuses it, state one of them otherwise"
             )
 
-    def _said(self, model: Transformer) -> Iterator[str]:
+    def _reading_notes(self, model: Transformer) -> Iterator[str]:
         """Yield what a reader must know of how the file was read."""
         own = model if self.model is None else self.model
         if (model.layers, model.hidden) != (own.layers, own.hidden):
             yield f"The launch file describes another model than {model.title}, which was timed."
         yield f"Read from the launch file: {len(self.used)} arguments used, {len(self.without_effect)} without effect."
         if self.not_modelled:
-            yield f"Not modelled: {_listed([f'{name} ({effect})' for name, effect in self.not_modelled.items()])}."
+            yield f"Not modelled: {_list_names([f'{name} ({effect})' for name, effect in self.not_modelled.items()])}."
         if self.not_understood:
-            yield f"Not understood, and left out: {_listed(self.not_understood)}."
+            yield f"Not understood, and left out: {_list_names(self.not_understood)}."
         yield from self.notes
 
 
-def _listed(names: tuple[str, ...] | list[str]) -> str:
+def _list_names(names: tuple[str, ...] | list[str]) -> str:
     more = len(names) - _LISTED
     return ", ".join(names[:_LISTED]) + (f" and {more} more" if more > 0 else "")
 

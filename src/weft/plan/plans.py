@@ -26,14 +26,14 @@ from weft.step.clock import meetings, train
 from weft.step.corun import CoRunWindow
 from weft.step.memory import memory
 from weft.step.result.memory import Memory
-from weft.step.result.step import CONVENTION, RESIDUAL, Step, added, exposed
+from weft.step.result.step import CONVENTION, RESIDUAL, Step, add_parts, exposed_part
 
 _WORDS = {
-    exposed("tp"): "tensor-parallel communication",
-    exposed("cp"): "context-parallel communication",
-    exposed("ep"): "the exchange of tokens among experts",
-    exposed("pp"): "sends between stages",
-    exposed("dp"): "communication among replicas",
+    exposed_part("tp"): "tensor-parallel communication",
+    exposed_part("cp"): "context-parallel communication",
+    exposed_part("ep"): "the exchange of tokens among experts",
+    exposed_part("pp"): "sends between stages",
+    exposed_part("dp"): "communication among replicas",
     "gemm": "GEMMs",
     "grouped_gemm": "the experts' GEMMs",
     "imbalance": "stages that differ",
@@ -301,12 +301,12 @@ class Plans(PlanAnswer[Planned]):
             model=self.model.name, system=self.system.label, objective=self.objective,
             plans=[{**one.to_dict(), "why": one.why} for one in self.plans], command=self.best.command,
             runner_up=self.runner_up, searched=self.searched, rejected=self.rejected,
-            **self._launched() if self.launcher else {}, front=self.front,
+            **self._launch_data() if self.launcher else {}, front=self.front,
             refined=self.refined, rank_changed=self.moved, why_range=self.why_range, notes=self.notes,
             wall_s=self.wall_s,
         )  # fmt: skip
 
-    def _launched(self) -> dict[str, Any]:
+    def _launch_data(self) -> dict[str, Any]:
         others = {
             name: one if isinstance(one, str) else {"estimated_s": one.estimated_s, "peak_bytes": one.peak_bytes}
             for name, one in self.elsewhere.items()
@@ -364,10 +364,10 @@ def as_fast(one: Planned, fastest: Planned) -> bool:
     )
 
 
-def signed(seconds: float) -> str:
+def signed_seconds(seconds: float) -> str:
     """A difference of times with its sign, in the unit that suits it.
 
-    >>> signed(-0.0126)
+    >>> signed_seconds(-0.0126)
     '-12.6 ms'
     """
     return f"{'-' if seconds < 0 else '+'}{format_time(abs(seconds), 3)}"
@@ -376,11 +376,13 @@ def signed(seconds: float) -> str:
 def _differences(best: Planned, second: Planned) -> str:
     """How much longer or shorter the second plan's step is, and by which parts."""
     mine, theirs = best.step().parts, second.step().parts
-    grown = added(theirs, {name: -seconds for name, seconds in mine.items()})
+    grown = add_parts(theirs, {name: -seconds for name, seconds in mine.items()})
     longer = second.step_time_s - best.step_time_s
     ranked = sorted(grown.items(), key=lambda one: -abs(one[1]))[:3]
     parts = (
-        f"{_WORDS.get(name, name)} {signed(seconds)}" for name, seconds in ranked if abs(seconds) > 0.02 * abs(longer)
+        f"{_WORDS.get(name, name)} {signed_seconds(seconds)}"
+        for name, seconds in ranked
+        if abs(seconds) > 0.02 * abs(longer)
     )
     held = (second.peak_bytes - best.peak_bytes) / 1e9
     memory = f" and it needs {abs(held):.1f} GB {'more' if held > 0 else 'less'}" if abs(held) >= _LEAST_GB else ""

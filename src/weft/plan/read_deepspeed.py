@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.core.errors import ConfigError
 from weft.plan.launched import Launched
-from weft.plan.read_torchtitan import flatten, written
+from weft.plan.read_torchtitan import flatten, to_words
 from weft.plan.reading import ArgumentReader
 
 _PROGRAM = "The JSON leaves recomputation and the length of sequences to the program: --recompute, --sequence."
@@ -21,7 +21,7 @@ def read_deepspeed(document: Mapping[str, Any], file: str) -> Launched:
     if "bfloat16" in document:
         document = {"bf16": document["bfloat16"], **{name: document[name] for name in document if name != "bfloat16"}}
     flat = dict(flatten(document, file))
-    read = ArgumentReader({name: written(value) for name, value in flat.items() if value != "auto"}, file, "")
+    read = ArgumentReader({name: to_words(value) for name, value in flat.items() if value != "auto"}, file, "")
     left = tuple(name for name, value in flat.items() if value == "auto")
     notes = [f"Left to the program (auto): {', '.join(left)}."] if left else []
     fields: dict[str, Any] = {"sp": False}

@@ -196,7 +196,7 @@ _STATED_ONCE = SHAPES | {"seq-length", "pipeline-model-parallel-size", "context-
 def read_arguments(read: ArgumentReader, framework: str, notes: tuple[str, ...]) -> Launched:
     """Return the run of Megatron-LM's arguments."""
     fields, settings = _degrees(read), _overlaps(read)
-    fields |= {**_numbers(read), **_recomputed(read), **_graphs(read)}
+    fields |= {**_numbers(read), **_read_recompute(read), **_graphs(read)}
     groups = fields.pop("instances", 1)
     settings |= _optimizer(read, fields)
     style = _style(read)
@@ -379,7 +379,7 @@ def _numbers(read: ArgumentReader) -> dict[str, Any]:
     return found
 
 
-def _recomputed(read: ArgumentReader) -> dict[str, Any]:
+def _read_recompute(read: ArgumentReader) -> dict[str, Any]:
     """Return what the backward pass recomputes."""
     grain = read.text("recompute-granularity", known=("full", "selective"))
     if read.flag("recompute-activations", "recompute"):

@@ -39,17 +39,17 @@ def flatten(table: Mapping[str, Any], file: str, prefix: str = "", depth: int = 
             yield f"{prefix}{name}", value
 
 
-def written(value: object) -> list[str]:
+def to_words(value: object) -> list[str]:
     """Return a value of TOML, JSON or YAML as the words of an argument."""
     if isinstance(value, list):
-        return [each for one in value for each in written(one)]
+        return [each for one in value for each in to_words(one)]
     return [str(value).lower() if isinstance(value, bool) or value is None else str(value)]
 
 
 def read_torchtitan(document: Mapping[str, Any], file: str) -> Launched:
     """Return the run that a torchtitan TOML starts."""
     flat = dict(flatten(document, file))
-    read = ArgumentReader({name: written(value) for name, value in flat.items()}, file, "")
+    read = ArgumentReader({name: to_words(value) for name, value in flat.items()}, file, "")
     for name in _FLAGS & flat.keys():
         if not isinstance(flat[name], bool):
             raise read.wrong(name, str(flat[name]), "true or false")
@@ -131,7 +131,7 @@ def _precision(read: ArgumentReader) -> dict[str, Any]:
         raise ConfigError(both, read.file)
     for section in active:
         found["precision"] = _recipe(read, section)
-        _filtered(read, section)
+        _read_filter(read, section)
     for section in {_FLOAT8, _MX} - active:
         for name in read.given:
             if name.startswith(f"{section}."):
@@ -153,7 +153,7 @@ def _recipe(read: ArgumentReader, section: str) -> str:
     return f"fp8-{recipe.removesuffix('_with_gw_hp')}"
 
 
-def _filtered(read: ArgumentReader, section: str) -> None:
+def _read_filter(read: ArgumentReader, section: str) -> None:
     """Account for the layers that a converter leaves in 16 bits; the output layer is in 16 bits here."""
     name = f"{section}.filter_fqns"
     kept = read.texts(name) or []

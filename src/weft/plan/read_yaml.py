@@ -16,7 +16,7 @@ from weft.models import Transformer, load_model
 from weft.models.load import model_names
 from weft.plan.launched import Launched
 from weft.plan.read_megatron import read_overrides
-from weft.plan.read_torchtitan import flatten, read_torchtitan, written
+from weft.plan.read_torchtitan import flatten, read_torchtitan, to_words
 from weft.plan.reading import ArgumentReader
 
 _KEY = re.compile(
@@ -36,7 +36,7 @@ def is_yaml(text: str) -> bool:
 
 def read_yaml(text: str, file: str) -> Launched:
     """Return the run that a YAML starts; InputError for one of a format that Weft does not read."""
-    document = _parsed(text, file)
+    document = _parse_yaml(text, file)
     flat: dict[str, Any] = {}
     for name, value in flatten(document, file):
         flat[name] = value
@@ -56,7 +56,7 @@ def read_yaml(text: str, file: str) -> Launched:
     )
 
 
-def _parsed(text: str, file: str) -> Mapping[str, Any]:
+def _parse_yaml(text: str, file: str) -> Mapping[str, Any]:
     import yaml  # imported for such a file only
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -87,7 +87,7 @@ def _plain(name: str) -> str:
 
 
 def _automodel(flat: Mapping[str, Any], file: str) -> Launched:
-    given = {name: written(value) for name, value in flat.items() if value is not None}
+    given = {name: to_words(value) for name, value in flat.items() if value is not None}
     read = ArgumentReader(given, file, "")
     fields: dict[str, Any] = {}
     strategy = read.text("distributed.strategy", known=("fsdp2", "megatron_fsdp", "ddp")) or "fsdp2"
@@ -128,7 +128,7 @@ def _automodel(flat: Mapping[str, Any], file: str) -> Launched:
 
 
 def _nemo(flat: Mapping[str, Any], file: str) -> Launched:
-    overridden = {name: " ".join(written(value)) for name, value in flat.items()}
+    overridden = {name: " ".join(to_words(value)) for name, value in flat.items()}
     return read_overrides(overridden, file, (_BASE,))
 
 
@@ -146,6 +146,6 @@ def _primus(document: Mapping[str, Any], file: str) -> Launched:
     if trainer.get("framework") == "torchtitan":
         found = read_torchtitan(changed, file)
     else:
-        overridden = {name: " ".join(written(value)) for name, value in flatten(changed, file)}
+        overridden = {name: " ".join(to_words(value)) for name, value in flatten(changed, file)}
         found = read_overrides(overridden, file, (_BASE,), "megatron-core")
     return replace(found, model=found.model or model, trains=found.trains or named)

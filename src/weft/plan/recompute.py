@@ -29,7 +29,7 @@ from weft.models.parallel.cut import cut, local
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.memory import saved_by_operator
 from weft.models.parallel.plan import TrainingPlan
-from weft.models.parallel.precision import narrowed
+from weft.models.parallel.precision import narrow_ops
 from weft.models.parallel.recompute import OperatorSaves, extra_sources, saved_bytes
 from weft.plan.program import LinearProgram
 from weft.step.clock import train
@@ -278,7 +278,7 @@ def stage_layers(
     counts = Counter(model.layer_kinds[: -(-len(model.layer_kinds) // stages)] if stages > 1 else model.layer_kinds)
     found = []
     for kind, count in counts.items():
-        pieces = narrowed(layer(model, kind, tokens, framework.style, plan.dtype), plan.recipe, framework.attention)
+        pieces = narrow_ops(layer(model, kind, tokens, framework.style, plan.dtype), plan.recipe, framework.attention)
         saved = saved_by_operator(pieces, [local(cut(piece, plan), plan) for piece in pieces], plain)
         seconds, gradients = (
             _by_operator(graph, pieces, prices) for graph in (parts[kind].forward, parts[kind].backward)

@@ -213,7 +213,7 @@ def scale(
     for axis in _DEGREES:
         if plan.get(axis) is not None:
             check_whole(axis, plan[axis], 1, 8)
-    where, plan, chosen = _placed(found, where, plan)
+    where, plan, chosen = _place_plan(found, where, plan)
     tp = plan.get("tp") or 1
     used = methods if tp > 1 else (AS_PLANNED,)
     points = []
@@ -229,7 +229,9 @@ def scale(
     return Scaling(tuple(points), where, gemm.value, moved.value, (gemm.why, moved.why, whole.why), notes)
 
 
-def _placed(model: Transformer, where: System, plan: dict[str, Any]) -> tuple[System, dict[str, Any], tuple[str, ...]]:
+def _place_plan(
+    model: Transformer, where: System, plan: dict[str, Any]
+) -> tuple[System, dict[str, Any], tuple[str, ...]]:
     """The machine and the plan; without degrees: a node shares every layer, with as many stages as the model needs."""
     degrees = (plan.get(axis) or 1 for axis in _DEGREES)
     if any(degree > 1 for degree in degrees) or plan.get("zero") or where.gpus == 1:

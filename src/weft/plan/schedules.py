@@ -153,7 +153,7 @@ def find_schedule(
     limit, kept, sizes = _memory(stages, memory, activations, kept_for_weight)
     problem = OrderProblem(stages, micro_batches, durations, Send(latency), limit, kept)
     found = find_order(problem, objective)
-    return _timed(found.times, problem, objective, sizes, found.least, searched=True)
+    return _time_order(found.times, problem, objective, sizes, found.least, searched=True)
 
 
 def check_schedule(
@@ -189,10 +189,10 @@ def check_schedule(
         )
     problem = OrderProblem(written.stages, written.micro_batches, durations, Send(latency), limit, kept)
     least = float(least_spans(problem).max()) if objective == "span" else least_end(problem)
-    return _timed(times, problem, objective, sizes, least, searched=False)
+    return _time_order(times, problem, objective, sizes, least, searched=False)
 
 
-def _timed(
+def _time_order(
     times: PipelineTimes,
     problem: OrderProblem,
     objective: Objective,
@@ -204,10 +204,10 @@ def _timed(
     limit, kept = (
         tuple(map(float, np.broadcast_to(each, problem.devices))) for each in (problem.limit, problem.costs.kept)
     )
-    return TimedSchedule(times, objective, least, limit, kept, sizes, searched, _named(problem))
+    return TimedSchedule(times, objective, least, limit, kept, sizes, searched, _named_schedules(problem))
 
 
-def _named(problem: OrderProblem) -> dict[str, PipelineTimes]:
+def _named_schedules(problem: OrderProblem) -> dict[str, PipelineTimes]:
     """Named schedules with the times of a problem: those of two chunks a device only where all stages are equal."""
     parts = dict.fromkeys(_WHOLE_STAGES, 1)
     latencies = np.append(problem.costs.delay[1:, 0], problem.costs.delay[:-1, 1])

@@ -298,9 +298,9 @@ class _Shell:
         name = words[0] if words else ""
         self.assumed = False
         if name in ("[", "[[", "test"):
-            return tested(words[1 : -1 if name != "test" else None])
+            return run_test(words[1 : -1 if name != "test" else None])
         if name.startswith("((") and name.endswith("))"):
-            found = summed(name[2:-2], self.known)
+            found = evaluate_sum(name[2:-2], self.known)
             return None if found is None else found != 0
         if name in ("true", ":", "false"):
             return name != "false"
@@ -359,7 +359,7 @@ class _Shell:
             return None
         value = "".join(self.words(found[4], whole=True))
         if found[2]:
-            self.assign_element(found[1], summed(found[2][1:-1], self.known), value)
+            self.assign_element(found[1], evaluate_sum(found[2][1:-1], self.known), value)
             return f"{found[1]}{found[2]}={value}"
         more = self.value(found[1]) or "" if found[3] else ""
         self.assign(found[1], more + value)
@@ -422,13 +422,13 @@ class _Shell:
         """Expand what begins with a dollar sign; return the place behind it."""
         follows = raw[at + 1 : at + 2]
         if follows in ("{", "("):
-            end = _closed(raw, at + 2, follows)
+            end = _closing_place(raw, at + 2, follows)
             inside = raw[at + 2 : end - 1]
             if follows == "{":
                 self.parameter(inside, out, depth, quoted)
             elif inside.startswith("(") and inside.endswith(")"):
                 text = self.words(inside[1:-1], self.blank, whole=True)
-                found = summed("".join(text), self.known)
+                found = evaluate_sum("".join(text), self.known)
                 self.put(raw[at:end] if found is None else str(found), out, quoted, found is not None)
             else:
                 first = inside.split(maxsplit=1)[:1] or [""]
@@ -514,7 +514,7 @@ class _Shell:
     def indexed(self, name: str, index: str | None) -> str | None:
         if index is None or name in self.defined:
             return self.value(name)
-        place = summed(index[1:-1], self.known)
+        place = evaluate_sum(index[1:-1], self.known)
         values = self.arrays.get(name)
         return None if place is None or values is None or not -len(values) <= place < len(values) else values[place]
 
@@ -581,7 +581,7 @@ class _Words:
         return self.found
 
 
-def _closed(raw: str, at: int, opening: str) -> int:
+def _closing_place(raw: str, at: int, opening: str) -> int:
     """Return the place behind the bracket that closes an expansion, which the lexer has found to be closed."""
     closing, level = {"{": "}", "(": ")"}[opening], 1
     while at < len(raw):
@@ -597,15 +597,15 @@ def _closed(raw: str, at: int, opening: str) -> int:
     return at
 
 
-def tested(words: Sequence[str]) -> bool | None:
+def run_test(words: Sequence[str]) -> bool | None:
     """Return whether the condition of a test holds; None if that is not known."""
     for sign, short in (("||", _TRUE), ("-o", _TRUE), ("&&", _FALSE), ("-a", _FALSE)):
         if sign in words:
             at = list(words).index(sign)
-            parts = [tested(words[:at]), tested(words[at + 1 :])]
+            parts = [run_test(words[:at]), run_test(words[at + 1 :])]
             return short if short in parts else None if None in parts else not short
     if words and words[0] == "!":
-        found = tested(words[1:])
+        found = run_test(words[1:])
         return None if found is None else not found
     if any(map(is_unknown, words)):
         return None
@@ -648,7 +648,7 @@ _OPERATIONS: Mapping[type, Callable[[int, int], int]] = {
 }  # fmt: skip
 
 
-def summed(text: str, known: Callable[[str], str]) -> int | None:
+def evaluate_sum(text: str, known: Callable[[str], str]) -> int | None:
     """Return the value of whole numbers with + - * / % and comparisons between; None for anything else."""
 
     def value(node: ast.expr) -> int:

@@ -22,7 +22,7 @@ from weft.models import Transformer, load_model
 from weft.plan.launch_serving import TWO_BATCH
 from weft.plan.search import Group, Groups, Search, Workload, pareto_front
 from weft.plan.serving_bounds import Bounds, Work
-from weft.plan.serving_plans import Deployed, ServingPlans, chosen, words
+from weft.plan.serving_plans import Deployed, ServingPlans, chosen_fields, words
 from weft.serving.checkpoint import WRONG, Checkpoint, Progress, State
 from weft.serving.cluster import GivenUp, columns, rows
 from weft.serving.load import OUTPUT_TOKENS, Load
@@ -157,7 +157,7 @@ class Candidate:
     def chosen(self) -> dict[str, Any]:
         """What the search chose, without what is as usual."""
         usual = {"prefill_replicas": 0, "ep": 1, "pp": 1, "two_batch_overlap": False}
-        return {name: value for name, value in chosen(self.plan).items() if value not in (None, usual.get(name))}
+        return {name: value for name, value in chosen_fields(self.plan).items() if value not in (None, usual.get(name))}
 
     @cached_property
     def expected(self) -> float:
@@ -320,10 +320,10 @@ class ServingSearch(Workload[Candidate, Deployed, ServingPlans]):
     def _options(self) -> Iterator[dict[str, Any]]:
         """Options of each kind of replica: degrees, then limits of a step."""
         each = self.system.gpus_per_node if self.system.node else self.system.gpus
-        for tp in _given(self.fix, "tp", [one for one in _DEGREES if one <= each and self.system.gpus % one == 0]):
+        for tp in _fixed_or(self.fix, "tp", [one for one in _DEGREES if one <= each and self.system.gpus % one == 0]):
             eps = [1, tp] if tp > 1 else [1, *(one for one in _WIDE if self.system.gpus % one == 0)]
             eps = [one for one in eps if one <= max(self.model.experts, 1)]
-            for ep in _given(self.fix, "ep", eps):
+            for ep in _fixed_or(self.fix, "ep", eps):
                 for more in self._ways(tp, ep):
                     degrees = {"tp": tp, **({"ep": ep} if ep > 1 else {}), **more}
                     for limits in self._limits(degrees):
@@ -333,9 +333,11 @@ class ServingSearch(Workload[Candidate, Deployed, ServingPlans]):
         """Stages, halves of a batch and drafts of replicas, as far as they differ from none."""
         wide, fix = ep > tp, self.fix
         even = [one for one in _DEGREES if self.model.layers % one == 0 and self.system.gpus % (tp * one) == 0]
-        stages = _given(fix, "pp", [1] if wide else even)
-        halves = _given(fix, "two_batch_overlap", [False, True] if wide and self._overlaps else [False])
-        drafts = _given(fix, "num_speculative_tokens", [None] if fix.get("acceptance_rate") is None else [0, *_DRAFTS])
+        stages = _fixed_or(fix, "pp", [1] if wide else even)
+        halves = _fixed_or(fix, "two_batch_overlap", [False, True] if wide and self._overlaps else [False])
+        drafts = _fixed_or(
+            fix, "num_speculative_tokens", [None] if fix.get("acceptance_rate") is None else [0, *_DRAFTS]
+        )
         for pp, two_batch, count in product(stages, halves, drafts):
             if pp > 1 and count and not (fix.get("pp") and fix.get("num_speculative_tokens")):
                 continue  # which vLLM and SGLang refuse
@@ -356,7 +358,7 @@ class ServingSearch(Workload[Candidate, Deployed, ServingPlans]):
             yield {}
             return
         smaller = [how.tokens // one for one in _SMALLER_STEPS if how.tokens // one >= 256]
-        for tokens in _given(self.fix, "max_num_batched_tokens", [None, *smaller]):
+        for tokens in _fixed_or(self.fix, "max_num_batched_tokens", [None, *smaller]):
             limits = {"max_num_batched_tokens": tokens, "max_num_seqs": self.fix.get("max_num_seqs")}
             yield {name: value for name, value in limits.items() if value is not None}
 
@@ -371,9 +373,9 @@ class ServingSearch(Workload[Candidate, Deployed, ServingPlans]):
         plan, together = kind.plan, kind.plan.together
         most = self.system.gpus // plan.tp
         limited = [name for name in _STEP_LIMITS if getattr(plan, name) is not None and name not in self.fix]
-        for replicas in _given(self.fix, "replicas", _numbers(together, most, together)):
+        for replicas in _fixed_or(self.fix, "replicas", _numbers(together, most, together)):
             apart = [0] if limited else [0, *_numbers(together, replicas - together, together)]
-            for readers in _given(self.fix, "prefill_replicas", apart):
+            for readers in _fixed_or(self.fix, "prefill_replicas", apart):
                 yield Candidate(plan.altered(replicas=replicas, prefill_replicas=readers), kind)
 
     def _bounds_of(self, made: Ready) -> Bounds:
@@ -425,11 +427,11 @@ class ServingSearch(Workload[Candidate, Deployed, ServingPlans]):
             found = watch.why, watch.seen / len(made.asked.asked)
         else:
             serving = made.serving(answered, iterations, made.server.capacity(made.asked, answered, iterations))
-            found = (_MORE, 1.0) if serving.overloaded else self._deployed(serving)
+            found = (_MORE, 1.0) if serving.overloaded else self._make_deployed(serving)
         self.outcomes[one, self.limit] = found
         return found
 
-    def _deployed(self, serving: Serving) -> Deployed:
+    def _make_deployed(self, serving: Serving) -> Deployed:
         """Return the plan of a load that was served."""
         some = serving.timed_requests
         good = math.ceil(self.attainment * len(some))
@@ -455,7 +457,7 @@ class ServingSearch(Workload[Candidate, Deployed, ServingPlans]):
         most = [one for one in self.candidates if one.plan.gpus == self.candidates[-1].plan.gpus]
         late = [one for _, one in sorted(self.near, key=lambda pair: -pair[0])[:2]]
         able = [one for one in most if one.least < math.inf][:2]
-        found = [self._deployed(self._ready(one.plan).answer()) for one in [*late, *able] or most[:1]]
+        found = [self._make_deployed(self._ready(one.plan).answer()) for one in [*late, *able] or most[:1]]
         return max(found, key=lambda one: one.serving.slo_attainment or 0.0, default=None)
 
     def _answer(self, best: Deployed | None, nearest: Deployed | None) -> ServingPlans:
@@ -505,7 +507,7 @@ def _ranges(by_gpus: Mapping[int, list[Candidate]]) -> list[list[Candidate]]:
     return [[one for gpus in some for one in by_gpus[gpus]] for _, some in each]
 
 
-def _given(fix: Mapping[str, Any], name: str, otherwise: Any) -> Any:
+def _fixed_or(fix: Mapping[str, Any], name: str, otherwise: Any) -> Any:
     """The value of an option that was given, alone, or the values that are tried."""
     return otherwise if fix.get(name) is None else [fix[name]]
 

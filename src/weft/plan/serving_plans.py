@@ -20,7 +20,7 @@ CHOSEN = (
 """Fields of a serving plan that the search chooses."""
 
 
-def chosen(plan: ServingPlan) -> dict[str, Any]:
+def chosen_fields(plan: ServingPlan) -> dict[str, Any]:
     """Return the fields that the search chooses; the method is None where nothing is drafted."""
     drafts = plan.speculation.draft if plan.num_speculative_tokens else None
     return {name: getattr(plan, name) for name in CHOSEN} | {"speculative_method": drafts}
@@ -90,11 +90,18 @@ class Deployed(PlannedDeployment[ServingPlan]):
         """Return the fields that the search chooses, and what the plan serves, as plain data."""
         served = self.serving
         return to_plain(
-            **chosen(self.plan), gpus=self.gpus, meets=self.meets, tokens_per_s_per_user=self.tokens_per_s_per_user,
-            tokens_per_s_per_gpu=self.tokens_per_s_per_gpu, tpot_s=self.tpot, slo_attainment=served.slo_attainment,
-            goodput_per_s=served.goodput, ttft_s=served.ttft, kv_peak_share=served.peak_memory,
+            **chosen_fields(self.plan),
+            gpus=self.gpus,
+            meets=self.meets,
+            tokens_per_s_per_user=self.tokens_per_s_per_user,
+            tokens_per_s_per_gpu=self.tokens_per_s_per_gpu,
+            tpot_s=self.tpot,
+            slo_attainment=served.slo_attainment,
+            goodput_per_s=served.goodput,
+            ttft_s=served.ttft,
+            kv_peak_share=served.peak_memory,
             busy_share=served.busy,
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

@@ -90,8 +90,8 @@ class Space:
             dp = self.system.gpus // (tp * cp * pp)
             if "dp" in self.fixed and dp not in self.choices["dp"]:
                 continue
-            for ep, sp, context in product(self._experts(tp * cp * dp), self._shared(tp), self._contexts(cp)):
-                yield from self._placed(
+            for ep, sp, context in product(self._experts(tp * cp * dp), self._sp_choices(tp), self._contexts(cp)):
+                yield from self._plans_of(
                     {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": ep, "sp": sp, "context": context}, rejected
                 )
 
@@ -117,19 +117,19 @@ class Space:
     @property
     def dispatchers(self) -> tuple[str, ...]:
         """The libraries of exchange that the framework offers."""
-        return _offered(DISPATCHERS, self.framework, ())
+        return _offered_values(DISPATCHERS, self.framework, ())
 
     def adopted(self, plans: Iterable[TrainingPlan]) -> Iterator[TrainingPlan]:
         """Return those of another framework's plans that this one can run, as it runs them."""
         for plan in plans:
-            other = plan.altered(overlap_moe_expert_parallel_comm=None) if self._unpaired(plan) else plan
+            other = plan.altered(overlap_moe_expert_parallel_comm=None) if self._lacks_overlap(plan) else plan
             other = self._as_paired(other)
             fields = ("zero", "recompute", *(["dispatcher"] if other.dispatcher else []))
             offered = {**self.choices, "dispatcher": ("", *self.dispatchers)}
             if all(getattr(other, name) in offered[name] or name in self.fixed for name in fields):
                 yield other
 
-    def _unpaired(self, plan: TrainingPlan) -> bool:
+    def _lacks_overlap(self, plan: TrainingPlan) -> bool:
         """Whether a search, and not the user, left a plan's exchanges without overlap."""
         return plan.overlap_moe_expert_parallel_comm is False and not self.fixed & {*PAIRING}
 
@@ -143,14 +143,14 @@ class Space:
         products = (math.prod(values) for values in product(*stated))
         return any(gpus % used == 0 and (len(stated) < len(_AXES) or used == gpus) for used in products)
 
-    def _placed(self, degrees: Mapping[str, Any], rejected: Counter[str]) -> Iterator[TrainingPlan]:
+    def _plans_of(self, degrees: Mapping[str, Any], rejected: Counter[str]) -> Iterator[TrainingPlan]:
         """The plans of the same degrees."""
         orders, leaves = list(self._orders(degrees["pp"])), list(self._leaves(degrees))
         reason = self._rule(degrees)
         if reason:
             rejected[reason] += len(orders) * len(self.choices["micro_batch"]) * len(leaves)
             return
-        checked = [self._checked(degrees, leaf) for leaf in leaves]
+        checked = [self._make_plan(degrees, leaf) for leaf in leaves]
         leaves = [{name: getattr(one, name) for name in leaf} for leaf, one in zip(leaves, checked, strict=True)]
         for name, layers in orders:
             order = TrainingPlan(**degrees, schedule=name, layers=layers, batch=self.batch, sequence=self.sequence)
@@ -163,7 +163,7 @@ class Space:
                 for leaf in leaves:
                     yield self._as_paired(order.altered(micro_batch=micro_batch, **leaf))
 
-    def _checked(self, degrees: Mapping[str, Any], leaf: Mapping[str, Any]) -> TrainingPlan:
+    def _make_plan(self, degrees: Mapping[str, Any], leaf: Mapping[str, Any]) -> TrainingPlan:
         """A plan of these degrees with the choices of a leaf; InputError for choices that contradict each other."""
         return TrainingPlan(**degrees, **leaf, batch=degrees["dp"], sequence=self.sequence)
 
@@ -175,7 +175,7 @@ class Space:
             return [1] if "ep" not in self.fixed else list(self.choices["ep"])
         return [ep for ep in self.choices["ep"] if "ep" in self.fixed or ranks % ep == 0]
 
-    def _shared(self, tp: int) -> tuple[bool, ...]:
+    def _sp_choices(self, tp: int) -> tuple[bool, ...]:
         return self.choices["sp"] if tp > 1 or "sp" in self.fixed else (False,)
 
     def _contexts(self, cp: int) -> tuple[str, ...]:
@@ -255,7 +255,7 @@ class Space:
         if not leaf["overlap"]:
             return True
         try:
-            check_overlap(self._checked(degrees, leaf), self.system)
+            check_overlap(self._make_plan(degrees, leaf), self.system)
         except InputError:
             return False
         return True
@@ -292,7 +292,7 @@ def _usual(model: Transformer, system: System, framework: Framework) -> dict[str
     """The values of every field that are tried unless the user states others."""
     all_gpus = tuple(divisors(system.gpus))
     heads = model.attention_heads
-    recomputations = _offered(RECOMPUTATIONS, framework, _ALL_RECOMPUTATIONS)
+    recomputations = _offered_values(RECOMPUTATIONS, framework, _ALL_RECOMPUTATIONS)
     if framework.style.flash:  # which keeps no scores that selective recomputation could drop
         recomputations = tuple(name for name in recomputations if name != "selective")
     return {
@@ -305,7 +305,7 @@ def _usual(model: Transformer, system: System, framework: Framework) -> dict[str
         "context": ("ring",),
         "schedule": (),
         "micro_batch": MICRO_BATCHES,
-        "zero": _offered(STAGES_OF_ZERO, framework, (0, 1, 2, 3)),
+        "zero": _offered_values(STAGES_OF_ZERO, framework, (0, 1, 2, 3)),
         "shard": (None,),
         "recompute": recomputations,
         "offload": ("none",),
@@ -321,10 +321,10 @@ def _other_dispatchers(model: Transformer, system: System, framework: Framework)
     """Libraries beside the framework's own choice that may bring tokens to their experts."""
     if not model.experts or system.gpu.vendor != "nvidia":
         return ()
-    return tuple(name for name in _offered(DISPATCHERS, framework, ()) if name != framework.dispatcher)
+    return tuple(name for name in _offered_values(DISPATCHERS, framework, ()) if name != framework.dispatcher)
 
 
-def _offered(
+def _offered_values(
     by_name: Mapping[str, tuple[Any, ...]], framework: Framework, otherwise: tuple[Any, ...]
 ) -> tuple[Any, ...]:
     return next((each for name, each in by_name.items() if framework.name.startswith(name)), otherwise)

@@ -31,7 +31,7 @@ from weft.plan.launch import LAUNCHERS
 from weft.plan.plans import Planned, Plans, Setting, roomiest_first
 from weft.plan.search import Group, Groups, Search, Workload, pareto_front
 from weft.plan.space import Space, smaller, space
-from weft.step.batch import uncollected
+from weft.step.batch import pause_collection
 from weft.step.clock import many, train
 from weft.step.corun import CoRunWindow
 from weft.step.durations import DurationCache
@@ -163,10 +163,10 @@ class TrainingSearch(Workload[TrainingPlan | Planned, Planned, Plans]):
         prunes = self.objective == "tokens/s" and not self.between
         timed: list[Planned] = []
         fewer: list[Planned] = []
-        with uncollected():
+        with pause_collection():
             for kind in self.kinds:
                 front = fronts[of.system.gpus] if fronts is not None and prunes else None
-                timed += yield from self._timed(kind, search.infeasible, front=front)
+                timed += yield from self._time_plans(kind, search.infeasible, front=front)
             if not timed:
                 raise InputError((yield from self._impossible()))
             searched = len(timed) + self.excluded + search.infeasible.total()
@@ -177,7 +177,7 @@ class TrainingSearch(Workload[TrainingPlan | Planned, Planned, Plans]):
         ranked[:placed] = [replace(one, place=place) for place, one in enumerate(ranked[:placed], 1)]
         wanted = ranked[: self.refine]
         refined = yield Group(
-            wanted, self._refined, lambda at: (at, len(wanted), "plans with the engine's windows"), simulates=True
+            wanted, self._refine_plans, lambda at: (at, len(wanted), "plans with the engine's windows"), simulates=True
         )
         best = sorted(refined, key=key) + ranked[len(refined) :]
         moved = sum(one.place != place for place, one in enumerate(best[: len(refined)], 1))
@@ -200,7 +200,7 @@ class TrainingSearch(Workload[TrainingPlan | Planned, Planned, Plans]):
             moved=moved,
             why_range=best[0].setting.error.why,
             launcher=self.launcher,
-            notes=(*_notes(len(refined), len(wanted)), *self._searched(best[0].setting.framework)),
+            notes=(*_notes(len(refined), len(wanted)), *self._search_sentences(best[0].setting.framework)),
             between=self.between,
             time_all=partial(self._time_all, key) if prunes else None,
         )
@@ -220,13 +220,15 @@ class TrainingSearch(Workload[TrainingPlan | Planned, Planned, Plans]):
 
     def _time_all(self, key: Callable[[Planned], tuple[float, ...]]) -> list[Planned]:
         """Return all plans that fit, those that bounds excluded at first among them, best first."""
-        with uncollected():
-            return sorted((one for kind in self.kinds for one in self._drive(self._timed(kind, Counter()))), key=key)
+        with pause_collection():
+            return sorted(
+                (one for kind in self.kinds for one in self._drive(self._time_plans(kind, Counter()))), key=key
+            )
 
     def _drive(self, groups: _Plans) -> list[Planned]:
         return Search[Any, Planned, list[Planned]](self).drive(groups)  # type: ignore[arg-type]
 
-    def _timed(
+    def _time_plans(
         self, kind: _Kind, rejected: Counter[str], gpus: int | None = None, front: ParetoFront | None = None
     ) -> _Plans:
         """Time the plans on all GPUs, or on `gpus`, and return those that fit the memory; others are `rejected`.
@@ -303,23 +305,23 @@ class TrainingSearch(Workload[TrainingPlan | Planned, Planned, Plans]):
             gpus //= 2
             if not of.system.can_have(gpus):
                 continue
-            found = yield from self._timed(kind, Counter(), gpus, fronts[gpus] if fronts is not None else None)
+            found = yield from self._time_plans(kind, Counter(), gpus, fronts[gpus] if fronts is not None else None)
             if not found:
                 break
             every += found
         return every
 
-    def _refined(self, some: Sequence[TrainingPlan | Planned]) -> Iterator[Planned]:
+    def _refine_plans(self, some: Sequence[TrainingPlan | Planned]) -> Iterator[Planned]:
         """Time plans with the engine's windows, as long as there is time for the next one."""
         for one in some:
             assert isinstance(one, Planned)
             on = one.setting
-            self.is_late = not all(self._simulated(task) for task in one.meetings)
+            self.is_late = not all(self._simulate_window(task) for task in one.meetings)
             if not self.is_late:
                 seconds = train(on.model, on.system, one.plan, on.framework, on.options, "windows").seconds
                 yield replace(one, step_time_s=seconds, fidelity="windows")
 
-    def _simulated(self, task: CoRunWindow) -> bool:
+    def _simulate_window(self, task: CoRunWindow) -> bool:
         """Whether a window is on disk, simulated now if there is time; one that the engine refuses needs none."""
         store = Store()
         if not self.search.time_left:
@@ -328,7 +330,7 @@ class TrainingSearch(Workload[TrainingPlan | Planned, Planned, Plans]):
             results([task], dict, store=store)
         return True
 
-    def _searched(self, chosen: Framework) -> Iterator[str]:
+    def _search_sentences(self, chosen: Framework) -> Iterator[str]:
         """Say under which frameworks plans were timed, and how to see what the chosen one turns on."""
         used = [[one.framework.name for one in kind.spaces] for kind in self.kinds]
         if sum(map(len, used)) > 1:
@@ -361,20 +363,20 @@ class TrainingSearch(Workload[TrainingPlan | Planned, Planned, Plans]):
         """
         on = self.kinds[0].spaces[0].system
         for doubled in (on.gpus * factor for factor in _LARGER):
-            found = yield from self._held(doubled)
+            found = yield from self._least_memory(doubled)
             if found is not None:
                 step = max(on.gpus_per_node, doubled // 2 // _BETWEEN) if on.node else max(doubled // 2 // _BETWEEN, 1)
                 for gpus in range(doubled // 2 + step, doubled, step):
-                    if fewer := (yield from self._held(gpus)):
+                    if fewer := (yield from self._least_memory(gpus)):
                         return fewer
                 return found
         return None
 
-    def _held(self, gpus: int) -> Groups[Planned, Planned | None]:
+    def _least_memory(self, gpus: int) -> Groups[Planned, Planned | None]:
         """Return the plan that needs least of each of `gpus`, None if none fits."""
         plans: list[Planned] = []
         for kind in self.kinds:
-            plans += yield from self._timed(kind, Counter(), gpus)
+            plans += yield from self._time_plans(kind, Counter(), gpus)
         return min(plans, key=lambda one: one.peak_bytes, default=None)
 
 

@@ -10,7 +10,7 @@ from weft.core.errors import InputError
 from weft.graph import Graph
 from weft.rewrite.answer import Alternative, Refusal, RewriteStep
 from weft.rewrite.cost import Cost, Prices
-from weft.rewrite.flow import Flow, GraphChange, applied
+from weft.rewrite.flow import Flow, GraphChange, apply_change
 from weft.rewrite.rules import Rule
 
 ALPHA = 1.05
@@ -64,10 +64,10 @@ class RewriteSearch:
         """States one step further that have not been seen."""
         flow = Flow(state.graph)
         for rule in self.rules:
-            for nodes, choice, change in numbered(rule, flow):
+            for nodes, choice, change in number_places(rule, flow):
                 if isinstance(change, str):
                     continue
-                graph = applied(state.graph, change)
+                graph = apply_change(state.graph, change)
                 key = _key(graph)
                 if key not in seen:
                     seen.add(key)
@@ -89,11 +89,11 @@ class RewriteSearch:
 def refusals(graph: Graph, rules: Sequence[Rule]) -> tuple[Refusal, ...]:
     """The places of a graph where rules are refused."""
     flow = Flow(graph)
-    places = ((rule.name, *place) for rule in rules for place in numbered(rule, flow))
+    places = ((rule.name, *place) for rule in rules for place in number_places(rule, flow))
     return tuple(Refusal(name, nodes, why) for name, nodes, _, why in places if isinstance(why, str))
 
 
-def numbered(rule: Rule, flow: Flow) -> Iterator[tuple[tuple[str, ...], int, GraphChange | str]]:
+def number_places(rule: Rule, flow: Flow) -> Iterator[tuple[tuple[str, ...], int, GraphChange | str]]:
     """The places of a rule: nodes, the number of the change among those at the same nodes, and the change or reason."""
     counts: dict[tuple[str, ...], int] = {}
     for found in rule.find(flow):
@@ -104,16 +104,16 @@ def numbered(rule: Rule, flow: Flow) -> Iterator[tuple[tuple[str, ...], int, Gra
             yield found.nodes, counts[found.nodes], found.change
 
 
-def replayed(graph: Graph, steps: Iterable[RewriteStep], rules: Mapping[str, Rule]) -> Graph:
+def replay_steps(graph: Graph, steps: Iterable[RewriteStep], rules: Mapping[str, Rule]) -> Graph:
     """A graph of equal node names after the same steps; InputError if one of them has no place there."""
     for step in steps:
-        places = numbered(rules[step.rule], Flow(graph))
+        places = number_places(rules[step.rule], Flow(graph))
         change = next((one for nodes, choice, one in places if (nodes, choice) == (step.nodes, step.choice)), None)
         if not isinstance(change, GraphChange):
             raise InputError(
                 f"the rule {step.rule} has no place at {', '.join(step.nodes)}; give the graph it came from"
             )
-        graph = applied(graph, change)
+        graph = apply_change(graph, change)
     return graph
 
 

@@ -14,7 +14,7 @@ from weft.core.errors import InputError, SimulationError
 from weft.graph import Attention, Collective, Constant, Convolution, Gemm, Graph, Joined, Node, Op, Opaque, Streaming
 from weft.graph.named import Named, View, shapes
 from weft.graph.op import Tensor
-from weft.rewrite.flow import Flow, applied
+from weft.rewrite.flow import Flow, apply_change
 from weft.rewrite.rules.base import Rule
 
 Array = npt.NDArray[np.float64]
@@ -45,7 +45,7 @@ def execute(graph: Graph, given: Values, rounded: bool = False) -> Values:
         inputs = [_read(name, graph, values) for name in node.inputs]
         written = _run(node, inputs, graph.ranks)
         for place, (name, arrays) in enumerate(zip(node.outputs, written, strict=False)):
-            values[name] = [_rounded(one, _dtype(graph, node, place)) for one in arrays] if rounded else arrays
+            values[name] = [_round_values(one, _dtype(graph, node, place)) for one in arrays] if rounded else arrays
     return {name: _read(name, graph, values) for name in graph.results}
 
 
@@ -75,16 +75,16 @@ def _random(name: str, tensor: Tensor, draw: np.random.Generator) -> Array:
 
 def _read(name: str, graph: Graph, values: Values) -> list[Array]:
     if name not in values:
-        values[name] = _seen(graph.tensors.get(name), name, graph, values)
+        values[name] = _find_views(graph.tensors.get(name), name, graph, values)
         if isinstance(graph.tensors.get(name), View | Joined):
             return values.pop(name)  # what it is a view of may be written again under another rule
     return values[name]
 
 
-def _seen(named: Named | None, name: str, graph: Graph, values: Values) -> list[Array]:
+def _find_views(named: Named | None, name: str, graph: Graph, values: Values) -> list[Array]:
     match named:
         case View() as view:
-            return [_viewed(one, view) for one in _read(view.of, graph, values)]
+            return [_take_view(one, view) for one in _read(view.of, graph, values)]
         case Joined(parts, axis):
             every = [_read(part, graph, values) for part in parts]
             return [np.concatenate(one, axis=axis) for one in zip(*every, strict=True)]
@@ -95,7 +95,7 @@ def _seen(named: Named | None, name: str, graph: Graph, values: Values) -> list[
     raise InputError(f"the tensor '{name}' has no value; give arrays for all that no node writes")
 
 
-def _viewed(whole: Array, view: View) -> Array:
+def _take_view(whole: Array, view: View) -> Array:
     seen = whole.reshape(view.shape or whole.shape)
     taken = [slice(None)] * seen.ndim
     taken[view.axis] = slice(view.start, view.stop or None)
@@ -103,7 +103,7 @@ def _viewed(whole: Array, view: View) -> Array:
     return seen.transpose(view.order) if view.order else seen
 
 
-def _rounded(values: Array, dtype: str) -> Array:
+def _round_values(values: Array, dtype: str) -> Array:
     """Values rounded to the fraction of a number format; unchanged for formats that are not of `_BITS`."""
     if dtype not in _BITS:
         return values
@@ -263,7 +263,7 @@ def _same(op: Op, x: Array) -> tuple[Array]:
     return (x.copy(),)
 
 
-def _added(op: Op, x: Array, other: Array) -> tuple[Array]:
+def _add_arrays(op: Op, x: Array, other: Array) -> tuple[Array]:
     return (x + other.reshape(x.shape) if other.size == x.size else x + other,)
 
 
@@ -272,9 +272,9 @@ MEANINGS: Mapping[str, Callable[..., tuple[Any, ...]]] = {
     "convolution": _convolution,
     "attention": _attention,
     "elementwise": _elementwise,
-    "bias_add": _added,
-    "residual_add": _added,
-    "mask": _added,
+    "bias_add": _add_arrays,
+    "residual_add": _add_arrays,
+    "mask": _add_arrays,
     "scale": lambda op, x, factor: (x * factor,),
     "softmax": _softmax,
     "eager_softmax": _softmax,
@@ -351,7 +351,7 @@ class Proof:
         return self.exact <= _EXACT and self.rounded <= self.tolerance
 
 
-def compared(before: Graph, after: Graph, seed: int = SEED) -> Proof:
+def compare_results(before: Graph, after: Graph, seed: int = SEED) -> Proof:
     """The differences of two graphs' results on the same random arrays; InputError for what NumPy does not execute."""
     given = random_values(before, seed)
     dtypes = {tensor.dtype for node in before for tensor in node.op.writes if tensor.dtype in _BITS}
@@ -377,7 +377,7 @@ def proven(rule: Rule, seed: int = SEED) -> Proof:
     change = next((found.change for found in rule.find(Flow(before)) if found.change is not None), None)
     if change is None:
         raise SimulationError(f"the rule {rule.name} finds no place in its own example; repair one of the two")
-    proof = compared(before, applied(before, change), seed)
+    proof = compare_results(before, apply_change(before, change), seed)
     if not proof.holds:
         raise SimulationError(
             f"the rule {rule.name} changes what is computed: its sides differ by {proof.exact:.2g} in fp64 and "

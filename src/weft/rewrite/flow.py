@@ -52,19 +52,19 @@ class Flow:
     def _readers(self) -> dict[str, list[Node]]:
         found: dict[str, list[Node]] = {}
         for node in self.graph:
-            for name in dict.fromkeys(self._reached(node.inputs)):
+            for name in dict.fromkeys(self._reach_views(node.inputs)):
                 found.setdefault(name, []).append(node)
         return found
 
-    def _reached(self, names: Iterable[str]) -> Iterable[str]:
+    def _reach_views(self, names: Iterable[str]) -> Iterable[str]:
         """The names, and those of the tensors that they are views of or joined from."""
         for name in names:
             yield name
             match self.graph.tensors.get(name):
                 case View(of=whole):
-                    yield from self._reached((whole,))
+                    yield from self._reach_views((whole,))
                 case Joined(parts=parts):
-                    yield from self._reached(parts)
+                    yield from self._reach_views(parts)
 
     def readers(self, name: str) -> list[Node]:
         """The nodes that read a tensor, also through views."""
@@ -73,7 +73,7 @@ class Flow:
     @cached_property
     def kept(self) -> frozenset[str]:
         """Tensors that are read outside: the results, and what they are views of."""
-        return frozenset(self._reached(self.graph.results))
+        return frozenset(self._reach_views(self.graph.results))
 
     def next_of(self, node: Node) -> tuple[Node | None, str]:
         """The one node that reads a node's only output as it is; else None, and the reason."""
@@ -101,7 +101,7 @@ class Flow:
         return True
 
 
-def applied(graph: Graph, change: GraphChange) -> Graph:
+def apply_change(graph: Graph, change: GraphChange) -> Graph:
     """The graph after a change, its nodes in an order in which tensors are written before they are read."""
     gone = set(change.remove)
     tensors = {**graph.tensors, **change.tensors}
@@ -110,11 +110,11 @@ def applied(graph: Graph, change: GraphChange) -> Graph:
             tensors.pop(name)
     tensors = {name: _moved_named(one, change.moved) for name, one in tensors.items()}
     place = max((at for at, node in enumerate(graph.nodes) if node.id in gone), default=len(graph.nodes))
-    kept = [(at, _moved(node, change.moved)) for at, node in enumerate(graph.nodes) if node.id not in gone]
-    ordered = _sorted([*kept, *((place, node) for node in change.add)], tensors)
+    kept = [(at, _move_node(node, change.moved)) for at, node in enumerate(graph.nodes) if node.id not in gone]
+    ordered = _sort_nodes([*kept, *((place, node) for node in change.add)], tensors)
     last = change.add[-1].id if change.add else ""
-    nodes = connected(ordered, tensors, dict.fromkeys(gone, last))
-    used = _used(nodes, tensors, graph.results)
+    nodes = connect_nodes(ordered, tensors, dict.fromkeys(gone, last))
+    used = _used_names(nodes, tensors, graph.results)
     return replace(
         graph,
         nodes=nodes,
@@ -123,7 +123,7 @@ def applied(graph: Graph, change: GraphChange) -> Graph:
     )
 
 
-def _moved(node: Node, moved: Mapping[str, str]) -> Node:
+def _move_node(node: Node, moved: Mapping[str, str]) -> Node:
     return replace(node, inputs=tuple(moved.get(name, name) for name in node.inputs)) if moved else node
 
 
@@ -136,7 +136,7 @@ def _moved_named(named: Named, moved: Mapping[str, str]) -> Named:
     return named
 
 
-def _sorted(placed: list[tuple[int, Node]], tensors: Mapping[str, Named]) -> list[Node]:
+def _sort_nodes(placed: list[tuple[int, Node]], tensors: Mapping[str, Named]) -> list[Node]:
     """Nodes by their places, but each after those that write what it reads."""
     writer = {name: at for at, (_, node) in enumerate(placed) for name in node.outputs}
     waits = [
@@ -157,7 +157,7 @@ def _sorted(placed: list[tuple[int, Node]], tensors: Mapping[str, Named]) -> lis
     return [placed[at][1] for at in done]
 
 
-def connected(
+def connect_nodes(
     nodes: Iterable[Node], tensors: Mapping[str, Named], instead: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Node, ...]:
     """Nodes that wait for those whose outputs they read, and for what else they waited for, or what came `instead`."""
@@ -174,7 +174,7 @@ def connected(
     return tuple(made)
 
 
-def _used(nodes: Iterable[Node], tensors: Mapping[str, Named], results: Iterable[str]) -> set[str]:
+def _used_names(nodes: Iterable[Node], tensors: Mapping[str, Named], results: Iterable[str]) -> set[str]:
     """Names of tensors that a node reads or writes, that are results, or that one of these is a view of."""
     waiting = [*results, *(name for node in nodes for name in (*node.inputs, *node.outputs))]
     used: set[str] = set()
@@ -207,7 +207,7 @@ class Draft:
 
     def given(self, name: str, *shape: int, role: TensorRole = "activation", dtype: str = "") -> str:
         """A tensor that is given to the graph."""
-        return self._named(name, Tensor(shape, dtype or self.dtype, role))
+        return self._add_named(name, Tensor(shape, dtype or self.dtype, role))
 
     def weight(self, name: str, *shape: int) -> str:
         """A weight."""
@@ -219,13 +219,13 @@ class Draft:
 
     def constant(self, name: str, constant: Constant) -> str:
         """A constant."""
-        return self._named(name, constant)
+        return self._add_named(name, constant)
 
     def view(self, name: str, view: View | Joined) -> str:
         """A view of a tensor, or tensors joined."""
-        return self._named(name, view)
+        return self._add_named(name, view)
 
-    def _named(self, name: str, named: Named) -> str:
+    def _add_named(self, name: str, named: Named) -> str:
         self.tensors[name] = named
         return name
 
@@ -236,4 +236,4 @@ class Draft:
 
     def graph(self, *results: str, title: str = "") -> Graph:
         """The graph with its results, whose nodes wait for those that write what they read."""
-        return Graph(connected(self.nodes, self.tensors), self.ranks, title, {}, self.tensors, results)
+        return Graph(connect_nodes(self.nodes, self.tensors), self.ranks, title, {}, self.tensors, results)

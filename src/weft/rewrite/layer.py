@@ -88,7 +88,7 @@ class _LayerWriter:
 
     def _gemm(self, piece: LayerOp, op: Gemm) -> None:
         if piece.cut == "columns":
-            self.entry = self.entry or self._gathered(piece.name)
+            self.entry = self.entry or self._write_gather(piece.name)
             if piece.role is Role.MLP_UP and self.model.gated:
                 half = Gemm(op.m, op.n // 2, op.k, op.dtype)
                 self.parts = {name: self._product(name, half, self.entry) for name in ("gate", "up")}
@@ -97,22 +97,22 @@ class _LayerWriter:
                 self.x = self.parts[piece.name] = self._product(piece.name, op, self.entry, biased)
         else:
             self.entry = ""
-            self.x = self._reduced(piece.name, self._product(piece.name, op, self.x))
+            self.x = self._write_reduction(piece.name, self._product(piece.name, op, self.x))
 
     def _product(self, name: str, op: Gemm, x: str, biased: bool = False) -> str:
         bias = (self.draft.weight(f"{name}.b", op.n),) if biased else ()
         return self.draft.node(name, op, x, self.draft.weight(f"{name}.w", op.k, op.n), *bias)
 
-    def _gathered(self, name: str) -> str:
-        return self._sent(f"{name}.gather", "all_gather") if self.plan.sp and self.plan.tp > 1 else self.x
+    def _write_gather(self, name: str) -> str:
+        return self._write_collective(f"{name}.gather", "all_gather") if self.plan.sp and self.plan.tp > 1 else self.x
 
-    def _reduced(self, name: str, made: str) -> str:
+    def _write_reduction(self, name: str, made: str) -> str:
         self.x = made
         if self.plan.tp == 1:
             return made
-        return self._sent(f"{name}.reduce", "reduce_scatter" if self.plan.sp else "all_reduce")
+        return self._write_collective(f"{name}.reduce", "reduce_scatter" if self.plan.sp else "all_reduce")
 
-    def _sent(self, name: str, kind: str) -> str:
+    def _write_collective(self, name: str, kind: str) -> str:
         size = self.rows * self.model.hidden * 2 if self.plan.dtype != "fp32" else self.rows * self.model.hidden * 4
         return self.draft.node(name, Collective(kind, size, self.plan.tp, self.plan.dtype), self.x, stream="tp")
 

@@ -19,9 +19,9 @@ from weft.models import Transformer, graph_in, load_model
 from weft.models.parallel.check import check_plan
 from weft.models.parallel.plan import TrainingPlan
 from weft.rewrite.answer import Rewriting
-from weft.rewrite.best import ALPHA, MOST, RewriteSearch, RewriteState, refusals, replayed
+from weft.rewrite.best import ALPHA, MOST, RewriteSearch, RewriteState, refusals, replay_steps
 from weft.rewrite.cost import LAUNCH, Prices
-from weft.rewrite.execute import Proof, compared, executable, least_inputs, proven
+from weft.rewrite.execute import Proof, compare_results, executable, least_inputs, proven
 from weft.rewrite.layer import layer_graph, twin
 from weft.rewrite.rules import RULES, Rule
 
@@ -54,7 +54,7 @@ def rewrite(
     >>> [step.nodes for step in found.steps]
     [('gate', 'up')]
     """
-    wanted = _wanted(rules)
+    wanted = _select_rules(rules)
     check_whole("most", most, 1, MOST)
     if not 1 <= alpha <= 10:
         raise InputError(f"alpha is {alpha:g}; give a factor from 1 (only improvements) to 10, such as {ALPHA}")
@@ -74,7 +74,7 @@ def rewrite(
     )  # fmt: skip
 
 
-def _wanted(rules: Sequence[str | Rule]) -> dict[str, Rule]:
+def _select_rules(rules: Sequence[str | Rule]) -> dict[str, Rule]:
     """The rules by name: those asked for, or all of `RULES`."""
     check_type("rules", rules, (list, tuple), "give a list of names or of rules, such as ['add_norm']")
     found = {}
@@ -132,5 +132,5 @@ def _check(graph: Graph) -> None:
 def _whole(graph: Graph, best: RewriteState, small: Graph | None, rules: dict[str, Rule]) -> Proof | None:
     """The difference of the graph, or its twin, and what the steps make of it; None if NumPy cannot execute it."""
     if small is not None:
-        return compared(small, replayed(small, best.steps, rules))
-    return compared(graph, best.graph) if executable(graph) else None
+        return compare_results(small, replay_steps(small, best.steps, rules))
+    return compare_results(graph, best.graph) if executable(graph) else None

@@ -151,7 +151,7 @@ class Cluster:
                 self._happen(*event)
             while self._arrivals and self._arrivals[0].reached <= now:
                 self._arrive(self._arrivals.popleft(), self._route(self.replicas), now)
-            until = self._expected()
+            until = self._next_arrival()
             for replica in map(self._every.__getitem__, sorted(self._idle)):
                 if replica.load and not replica.busy:
                     self._push(replica, replica.start(now, until))
@@ -160,7 +160,7 @@ class Cluster:
                 between(self)
         return self._requests
 
-    def _expected(self) -> float:
+    def _next_arrival(self) -> float:
         """When a replica may expect its next request: one that comes earlier interrupts its steps."""
         ahead = min(len(self.replicas), len(self._arrivals))
         return self._arrivals[ahead - 1].reached if ahead else float("inf")
@@ -200,7 +200,7 @@ class Cluster:
                 request.done = now
                 if self._watch:
                     self._watch(request)
-                self._answered(now)
+                self._count_answer(now)
             else:
                 at = now + self._transfer(request)
                 if self._asked_again:
@@ -217,7 +217,7 @@ class Cluster:
             if replica.interrupt(now) < end:
                 self._push(replica, replica.ends[-1])
 
-    def _answered(self, now: float) -> None:
+    def _count_answer(self, now: float) -> None:
         """Count an answer; a client sends its next request."""
         self.answered += 1
         if self._later < len(self._requests):

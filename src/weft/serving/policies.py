@@ -45,7 +45,7 @@ class Policy:
     steady: bool = False
 
 
-def checked(schedule: Schedule) -> Schedule:
+def check_schedule(schedule: Schedule) -> Schedule:
     """Return a schedule that raises InputError where it changes a request, or gives tokens to one of another replica.
 
     For schedules of a user's own: what a request asks for, and what has been computed of it, are facts to them.

@@ -192,7 +192,7 @@ def read_requests(file: str | Path) -> list[Asked]:
         lacking = min(([one for one in names if one not in rows[0]] for names in _COLUMNS), key=len)
         has = ", ".join(shown(key) for key in [*rows[0]][:_LISTED]) or "none"
         raise InputError(f"{path} lacks {', '.join(map(shown, lacking))} among its columns {has}; add or rename them")
-    return _relative(path, [_asked(path, at, row, names) for at, row in enumerate(rows, 1)])
+    return _relative(path, [_parse_request(path, at, row, names) for at, row in enumerate(rows, 1)])
 
 
 def printable(name: str) -> str:
@@ -267,7 +267,7 @@ def _relative(path: str, asked: list[tuple[_Time, Asked]]) -> list[Asked]:
     return [one._replace(arrival=one.arrival - first) for _, one in asked]
 
 
-def _asked(path: str, at: int, row: Mapping[str, Any], names: Sequence[str]) -> tuple[_Time, Asked]:
+def _parse_request(path: str, at: int, row: Mapping[str, Any], names: Sequence[str]) -> tuple[_Time, Asked]:
     when = _read(path, at, row, names[0], _time, "a number of seconds, or a date such as 2026-01-31 12:00:00")
     seconds = when.seconds * (1e-3 if names[0] == "timestamp" and not when.is_date else 1.0)
     lengths = [_read(path, at, row, name, _whole, "a whole number of tokens") for name in names[1:]]

@@ -525,17 +525,19 @@ class Serving(Answer):
     @property
     def mean_memory(self) -> float:
         """Mean share of the KV cache in use while iterations run."""
-        return self._weighted([iteration.used for iteration in self._counted_turns]) / self.cache
+        return self._weighted_mean([iteration.used for iteration in self._counted_turns]) / self.cache
 
     @property
     def mean_running(self) -> float:
         """Mean number of requests that run on a replica while its steps do."""
-        return self._weighted([iteration.running for iteration in self._counted_turns])
+        return self._weighted_mean([iteration.running for iteration in self._counted_turns])
 
     @property
     def mean_waiting(self) -> float | None:
         """Mean number of requests that wait while steps run, of a replica; None as `ttft`, since the queue grows."""
-        return None if self.overloaded else self._weighted([iteration.waiting for iteration in self._counted_turns])
+        return (
+            None if self.overloaded else self._weighted_mean([iteration.waiting for iteration in self._counted_turns])
+        )
 
     @property
     def busy(self) -> float:
@@ -597,7 +599,7 @@ class Serving(Answer):
             for at, (start, end) in enumerate(pairwise(edges))
         ]
 
-    def _weighted(self, values: Sequence[float]) -> float:
+    def _weighted_mean(self, values: Sequence[float]) -> float:
         times = [iteration.end - iteration.start for iteration in self._counted_turns]
         return float(np.average(values, weights=times))
 

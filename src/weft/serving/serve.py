@@ -24,7 +24,7 @@ from weft.serving.checkpoint import LEAST, WRONG, Checkpoint, Progress, Watched
 from weft.serving.cluster import Cluster, Watch
 from weft.serving.framework import Serves, serves
 from weft.serving.load import EACH_CLIENT, FIRST_REQUESTS, Load
-from weft.serving.policies import POLICIES, Policy, Schedule, checked
+from weft.serving.policies import POLICIES, Policy, Schedule, check_schedule
 from weft.serving.pool import Pool
 from weft.serving.replica import Pipeline, Replica
 from weft.serving.requests import HASHED_TOKENS, Asked, Request, RequestStream, with_prefix
@@ -43,7 +43,7 @@ from weft.serving.steady import steady
 from weft.serving.step_times import Shape, StepTimes
 from weft.simulate.result.stored import plain
 from weft.step.forward import Forward
-from weft.step.result.step import added
+from weft.step.result.step import add_parts
 from weft.step.serving_plan import FRAMEWORK, ServingPlan
 
 _KEPT = 128
@@ -302,7 +302,7 @@ class Server:
         `watch` sees each answered request, and may raise `GivenUp`. With a `checkpoint` the run resumes from it.
         """
         between = Watched(len(asked.asked), progress, checkpoint) if progress or checkpoint else None
-        cluster = checkpoint and self._restored(asked, checkpoint)
+        cluster = checkpoint and self._restore_cluster(asked, checkpoint)
         if cluster and between:
             between.resumed(cluster)
             found = cluster.resume(between)
@@ -313,9 +313,9 @@ class Server:
         iterations = sorted(
             (iteration for replica in every for iteration in replica.iterations), key=lambda iteration: iteration.start
         )
-        return sorted(map(_served, found), key=lambda one: one.arrival), iterations
+        return sorted(map(_served_request, found), key=lambda one: one.arrival), iterations
 
-    def _restored(self, asked: RequestStream, checkpoint: Checkpoint) -> Cluster | None:
+    def _restore_cluster(self, asked: RequestStream, checkpoint: Checkpoint) -> Cluster | None:
         """The replicas in the state of a checkpoint; None where there is none, or it has another form."""
         cluster, state = self._cluster(asked), checkpoint.read()
         if state is None:
@@ -403,7 +403,7 @@ class Server:
             parts = self.times.parts(_mean(some))
             gpu = sum(iteration.end - iteration.start - iteration.steps * self.how.host for iteration in some)
             scale = gpu / sum(parts.values()) / steps
-            total = added(total, {name: scale * time for name, time in parts.items()})
+            total = add_parts(total, {name: scale * time for name, time in parts.items()})
         return total
 
     def curve(self, asked: RequestStream) -> Iterator[Interactive]:
@@ -495,7 +495,7 @@ def _mean(iterations: Sequence[Iteration]) -> Shape:
     )  # fmt: skip
 
 
-def _served(one: Request) -> Served:
+def _served_request(one: Request) -> Served:
     return Served(
         arrival=one.arrival,
         reached=one.reached,
@@ -539,13 +539,13 @@ def _policy(policy: str | Schedule) -> tuple[Policy, str]:
         return POLICIES[policy], policy
     name = getattr(policy, "__name__", type(policy).__name__)
     if isinstance(policy, type):
-        return Policy(lambda: checked(_instance(policy)), name), name
+        return Policy(lambda: check_schedule(_instance(policy)), name), name
     with suppress(ValueError):  # what is written in C may have no signature
         try:
             signature(policy).bind(None)
         except TypeError as error:
             raise InputError(f"policy {name} cannot be called with a replica ({error}); give it one argument") from None
-    return Policy(lambda: checked(policy), name), name
+    return Policy(lambda: check_schedule(policy), name), name
 
 
 def _instance(policy: type) -> Schedule:

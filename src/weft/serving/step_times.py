@@ -82,7 +82,7 @@ class StepTimes:
         elif attention:
             self._prompts, self._decodes = attention._prompts, attention._decodes
 
-    def _shared(self, tokens: int) -> float:
+    def _shared_seconds(self, tokens: int) -> float:
         """Seconds of all that `tokens` pass through together."""
         return self._hidden(tokens) + (self._exposed(tokens) if self.forward.overlaps else 0.0)
 
@@ -104,11 +104,11 @@ class StepTimes:
 
     def seconds(self, step: Shape) -> float:
         """Seconds of a step: on the GPU, or of the host that launches it if that takes longer."""
-        return max(self._composed(step).latency, self._on_host(step))
+        return max(self._compose_pass(step).latency, self._on_host(step))
 
     def stages(self, step: Shape) -> list[float]:
         """Seconds of a step in each stage of a pipeline, the send to the next included; the last has the logits."""
-        found = self._composed(step)
+        found = self._compose_pass(step)
         waits = max(self._on_host(step) - found.latency, 0.0)
         return found._replace(layers=found.layers + waits).each
 
@@ -116,11 +116,11 @@ class StepTimes:
         graphed = not step.prefills or step.decodes * self.queries + step.new <= self._graphed
         return max(self._pieces if graphed else self._launching, self.forward.launching)
 
-    def _composed(self, step: Shape) -> ForwardStages:
+    def _compose_pass(self, step: Shape) -> ForwardStages:
         """A step on the GPU, composed as a pass is."""
         one = step.half if self.forward.plan.two_batch_overlap else step
         tokens = one.decodes * self.queries + one.new
-        took = self._shared(tokens)
+        took = self._shared_seconds(tokens)
         if one.decodes:
             took += self._decodes(one.decodes, one.context / one.decodes)
         if one.prefills:
@@ -144,7 +144,8 @@ class StepTimes:
             return
         passes = self._passes
         base = sum(
-            times * (one._shared(decodes * one.queries) + one._logits(decodes * one.queries)) for times, one in passes
+            times * (one._shared_seconds(decodes * one.queries) + one._logits(decodes * one.queries))
+            for times, one in passes
         )
         keys, high, slope, at_low, low = context / decodes, 0, 0.0, 0.0, 0
         for _ in range(steps):
@@ -172,7 +173,7 @@ class StepTimes:
         sizes = sorted({*_sizes(most_tokens), *(count * self.queries for count in counts)})
         timed = [-(-size // 2) for size in sizes] if self.forward.plan.two_batch_overlap else sizes
         self._layers.prepare(size for size in timed if not self._hidden.knows(size))
-        shared = np.array([self._shared(size) for size in timed])
+        shared = np.array([self._shared_seconds(size) for size in timed])
         alone = shared
         if self.forward.plan.two_batch_overlap:
             exchanges = [self._exchange(size) for size in timed]

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 from weft.core.callables import lazy_names, make_callable
 
 if TYPE_CHECKING:
-    from weft.simulate.several import balanced as balanced
+    from weft.simulate.several import balance_loops as balance_loops
     from weft.simulate.several import compare as compare
     from weft.simulate.single import alone as alone
     from weft.simulate.single import baseline as baseline
 
 __getattr__, __all__ = lazy_names(
     __name__,
-    several="balanced compare",
+    several="balance_loops compare",
     single="alone baseline",
 )
 

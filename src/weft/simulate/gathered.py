@@ -47,7 +47,7 @@ class GatherReplay:
         )  # fmt: skip
 
 
-def gathered(run: Timeline, dtype: str, seed: int, rounded: Callable[[Floats], Floats]) -> GatherReplay:
+def replay_gather(run: Timeline, dtype: str, seed: int, rounded: Callable[[Floats], Floats]) -> GatherReplay:
     """Perform the copies and tiles of a run, in their order, on normal numbers rounded to a format.
 
     The run must have recorded its tiles (`RunOptions.updates`). Raises SimulationError for a tile that began, or a
@@ -65,21 +65,21 @@ def gathered(run: Timeline, dtype: str, seed: int, rounded: Callable[[Floats], F
         return rounded(rng.standard_normal(shape)).astype(np.float32)
 
     whole, weights = operand(gemm.m, gemm.k), operand(ranks, gemm.k, gemm.n)
-    products, pieces = performed(run.updates, run.chunks, whole, weights, tiling)
-    same = np.array([products[g] == _tiled(run.updates, g, whole, weights[g], tiling) for g in range(ranks)])
+    products, pieces = perform_tiles(run.updates, run.chunks, whole, weights, tiling)
+    same = np.array([products[g] == _tile_product(run.updates, g, whole, weights[g], tiling) for g in range(ranks)])
     exact = np.stack([whole.astype(np.float64) @ each for each in weights])
     error = float(np.sqrt(np.mean((rounded(products).astype(np.float64) - exact) ** 2) / np.mean(exact**2)))
     tiles = int(run.updates.begun_fs.size)
     return GatherReplay(run, dtype, whole, weights, products, pieces, tiles, float(same.mean()), error)
 
 
-def performed(
+def perform_tiles(
     updates: TileUpdates, chunks: tuple[ChunkSpan, ...], whole: Floats, weights: Floats, tiling: GemmTiling
 ) -> tuple[Floats, int]:
     """The product of every GPU, in the order of `whole`'s rows, and the number of pieces that arrived.
 
     `chunks` are those of all buffers. A GPU's own rows come first in its operand, then those of the GPU above, and so
-    on; it begins with nothing else. Raises as `gathered` does.
+    on; it begins with nothing else. Raises as `replay_gather` does.
     """
     ranks, m = len(weights), len(whole)
     share = m // ranks
@@ -100,7 +100,7 @@ def performed(
     for at, kind, g, number in sorted(events):
         if kind == 0:
             rows = slice(number * size, (number + 1) * size)
-            memory[g, rows] = _sent(memory, held, g, number, share // size, size, at)
+            memory[g, rows] = _sent_rows(memory, held, g, number, share // size, size, at)
         else:
             rows, columns = _place(updates, g, number, tiling)
             if np.isnan(memory[g, rows]).any():
@@ -111,7 +111,7 @@ def performed(
     return found, sum(1 for event in events if event[1] == 0)
 
 
-def _sent(
+def _sent_rows(
     memory: Floats, held: dict[tuple[int, int], ChunkSpan], g: int, position: int, own: int, size: int, at: int
 ) -> Floats:
     """The rows of a piece that arrives at GPU g: of its owner's memory or, where it was passed on, of the GPU above."""
@@ -141,7 +141,7 @@ def _global(rows: slice, g: int, share: int, m: int) -> slice:
     return slice(first, first + rows.stop - rows.start)
 
 
-def _tiled(updates: TileUpdates, g: int, whole: Floats, weights: Floats, tiling: GemmTiling) -> Floats:
+def _tile_product(updates: TileUpdates, g: int, whole: Floats, weights: Floats, tiling: GemmTiling) -> Floats:
     """The product of a GPU, tile by tile, of an operand that is all there."""
     m, share = len(whole), len(whole) // len(updates.tiles)
     found = np.full((m, weights.shape[1]), np.nan, dtype=np.float32)

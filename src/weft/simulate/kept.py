@@ -64,11 +64,11 @@ class RunInputs:
 
     def record(self, timeline: Timeline) -> Record:
         """What is kept of a timeline: all but the system, title and labels, which the description holds."""
-        return as_record(retitled(None, "", {}, timeline if self.whole else summary(timeline)))
+        return as_record(retitle(None, "", {}, timeline if self.whole else summary(timeline)))
 
     def read(self, record: Mapping[str, Any]) -> Timeline:
         """The timeline that a record holds, on this system, under this title and labels."""
-        return retitled(self.system, self.graph.title, self.graph.labels, from_record(record))
+        return retitle(self.system, self.graph.title, self.graph.labels, from_record(record))
 
 
 def kept_or_made(store: Store, described: RunInputs, make: Callable[[], Timeline]) -> Timeline:
@@ -111,7 +111,7 @@ def _source(kind: type) -> str:
         return "".join(f"{one.__name__} {one.__code__.co_code.hex()} {one.__code__.co_consts}" for one in functions)
 
 
-def retitled(system: Any, title: str, labels: Mapping[str, str], timeline: Timeline) -> Timeline:
+def retitle(system: Any, title: str, labels: Mapping[str, str], timeline: Timeline) -> Timeline:
     """A timeline and its parts on another system, under another title and labels."""
-    parts = tuple(retitled(system, title, labels, part) for part in timeline.parts)
+    parts = tuple(retitle(system, title, labels, part) for part in timeline.parts)
     return replace(timeline, system=system, graph=replace(timeline.graph, title=title, labels=labels), parts=parts)

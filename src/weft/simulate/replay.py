@@ -25,10 +25,10 @@ from weft.kernels import GemmTiling
 from weft.overlaps import OverlapMethod, find_simulated
 from weft.overlaps.graphs import find_consumed
 from weft.overlaps.moe import expert_layer
-from weft.simulate.gathered import GatherReplay, gathered
+from weft.simulate.gathered import GatherReplay, replay_gather
 from weft.simulate.result import Timeline
 from weft.simulate.result.timeline import TileUpdates
-from weft.simulate.routed_replay import ExpertReplay, check_size, routed
+from weft.simulate.routed_replay import ExpertReplay, check_size, replay_experts
 from weft.simulate.single import Runner, simulate
 
 Floats = npt.NDArray[Any]
@@ -84,7 +84,7 @@ class Replay:
     @property
     def result(self) -> Floats:
         """The output, every chunk from the GPU that owns it."""
-        return _joined(self.chunks)
+        return _join_chunks(self.chunks)
 
     def to_dict(self) -> dict[str, Any]:
         """Counts and errors as plain data."""
@@ -138,7 +138,7 @@ def replay(
             "'t3-all-gather', whose rows arrive while the GEMM runs"
         )
     if find_consumed(graph) is not None:
-        return gathered(run, dtype, seed, ROUNDED[dtype])
+        return replay_gather(run, dtype, seed, ROUNDED[dtype])
     if run.updates is None or not (run.updates.peer_fs >= 0).any():
         raise InputError(f"'{overlap}' updates no tiles near memory, so there is nothing to replay; choose 't3'")
     tiling = run.graph.gemms[0].choice.tiling
@@ -147,7 +147,7 @@ def replay(
     partials = products(*shape)
     cut = tiling.splits > 1
     parts = products(*shape, [n * tiling.step for n in tiling.part_steps(gemm)]) if cut else partials[:, None]
-    chunks, count = performed(run.updates, parts, tiling, dtype)
+    chunks, count = perform_updates(run.updates, parts, tiling, dtype)
     return Replay(run, dtype, partials, chunks, count, _errors(run.updates, partials, parts, chunks, tiling, dtype))
 
 
@@ -159,7 +159,7 @@ def _experts(
     runner = Runner(graph, system, options)
     run = runner.timeline(overlap)
     layer, _ = expert_layer(find_simulated(overlap), run.graph, runner.system, runner.options)
-    return routed(run, layer, dtype, seed, ROUNDED[dtype])
+    return replay_experts(run, layer, dtype, seed, ROUNDED[dtype])
 
 
 def products(
@@ -184,7 +184,7 @@ def products(
     return found[:, 0] if steps is None else found
 
 
-def _joined(chunks: Floats) -> Floats:
+def _join_chunks(chunks: Floats) -> Floats:
     """Every chunk from the GPU that owns it."""
     whole: Floats = np.where(np.isnan(chunks), -np.inf, chunks).max(axis=0)
     return whole
@@ -221,7 +221,7 @@ def _parts(updates: TileUpdates, columns: int, tiling: GemmTiling) -> Iterator[_
                 yield _Part(g, position, part, updates.here_fs[g, t, w], updates.peer_fs[g, t, w])
 
 
-def performed(updates: TileUpdates, partials: Floats, tiling: GemmTiling, dtype: str) -> tuple[Floats, int]:
+def perform_updates(updates: TileUpdates, partials: Floats, tiling: GemmTiling, dtype: str) -> tuple[Floats, int]:
     """What each GPU holds of its own chunk after all updates, in their order, and how many there were.
 
     `partials` has the shape (ranks, m, n) or, where K is cut, (ranks, parts of K, m, n). Memory begins with zeros. A
@@ -267,7 +267,7 @@ def _errors(
 ) -> ReplayErrors:
     rounded = ROUNDED[dtype]
     exact = parts.astype(np.float64).sum(axis=(0, 1))
-    held = _joined(chunks)
+    held = _join_chunks(chunks)
     direct = _by_arrival(updates, partials, tiling, dtype)
 
     def rms(values: Floats) -> float:

@@ -58,14 +58,14 @@ class Event(NamedTuple):
     what: Callable[[int], None]
 
 
-def routed(run: Timeline, layer: ExpertLayer, dtype: str, seed: int, rounded: Rounding) -> ExpertReplay:
+def replay_experts(run: Timeline, layer: ExpertLayer, dtype: str, seed: int, rounded: Rounding) -> ExpertReplay:
     """Perform a recorded run of a layer of experts on normal numbers.
 
     Raises InputError for an overlap whose exchanges are those of a library of which no log tells the order,
     SimulationError for a tile, a kernel or an answer that came before its numbers, and for a token without all answers.
     """
     memory = _GpuNumbers(layer, seed, rounded)
-    steps = _per_rank(run, layer, memory) if isinstance(layer, PerRankLayer) else _tracked(run, layer, memory)
+    steps = _per_rank(run, layer, memory) if isinstance(layer, PerRankLayer) else _tracked_events(run, layer, memory)
     for event in sorted([*steps, *_tiles(run, layer, memory)], key=lambda event: event[:3]):
         event.what(event.gpu)
     expected = memory.expected()
@@ -207,7 +207,7 @@ def _when(times: dict[tuple[int, int], int], g: int, position: int, what: str) -
     return times[g, position]
 
 
-def _tracked(run: Timeline, layer: ExpertLayer, memory: _GpuNumbers) -> Iterator[Event]:
+def _tracked_events(run: Timeline, layer: ExpertLayer, memory: _GpuNumbers) -> Iterator[Event]:
     """Under T3: pieces arrive in lines, and answers at their tokens."""
     arrived, summed = _times(run, "arriving"), _times(run, "summed")
     if not summed:

@@ -12,7 +12,7 @@ from weft.core.store import Store
 from weft.graph import Collective, Driver, Gemm, Graph, KernelChoice, concurrent
 from weft.hardware import Described, Stragglers, slowest
 from weft.models.parallel import work_of
-from weft.overlaps import CoRunStrategy, OverlapMethod, find_simulated, simulated
+from weft.overlaps import CoRunStrategy, OverlapMethod, find_simulated, simulated_methods
 from weft.overlaps.corun import STREAMS, alone_key, compare_alone
 from weft.simulate.result import Comparison, Timeline
 from weft.simulate.result.comparison import Drawn
@@ -51,7 +51,7 @@ def compare(
     graph = work_of(work, tp, dtype)
     runner = Runner(graph, system, options, store)
     first = baseline(graph)
-    chosen = _accepting(graph) if overlaps is None else _named(overlaps)
+    chosen = _accepting(graph) if overlaps is None else _find_methods(overlaps)
     first = next((one for one in chosen if one.name == first.name), first)
     runner.own[first.name] = first
     if first.applies_to("corun"):
@@ -60,9 +60,9 @@ def compare(
                 "stragglers make GPUs wait for each other in a sub-layer, but these streams are independent; leave "
                 "stragglers out, or give a GEMM with the collective of its own output"
             )
-        return _shared(runner, chosen)
+        return _compare_streams(runner, chosen)
     late = None if stragglers is None else Stragglers.of(stragglers)
-    runners = [runner] if late is None else _drawn(runner, late)
+    runners = [runner] if late is None else _draw_runners(runner, late)
     runs: dict[str, list[Timeline]] = {}
     refused: dict[str, str] = {}
     for one in dict.fromkeys((first, *chosen)):
@@ -83,13 +83,13 @@ def compare(
     )
 
 
-def _drawn(equal: Runner, stragglers: Stragglers) -> list[Runner]:
+def _draw_runners(equal: Runner, stragglers: Stragglers) -> list[Runner]:
     """Runners of equal GPUs and of the stragglers of every draw, all simulated GPU by GPU."""
     machines = [(equal.system, replace(equal.options, mode="explicit")), *stragglers.runs(equal.system, equal.options)]
     return [Runner(equal.graph, system, options, equal.store, own=equal.own) for system, options in machines]
 
 
-def _named(overlaps: str | OverlapMethod | Iterable[str | OverlapMethod]) -> list[OverlapMethod]:
+def _find_methods(overlaps: str | OverlapMethod | Iterable[str | OverlapMethod]) -> list[OverlapMethod]:
     """The methods that `overlap` names: one, or several."""
     several = (overlaps,) if isinstance(overlaps, str | OverlapMethod) else overlaps
     check_type("the overlaps", several, Iterable, "give a name like 't3', or a list of names")
@@ -100,10 +100,10 @@ def _named(overlaps: str | OverlapMethod | Iterable[str | OverlapMethod]) -> lis
 
 
 def _accepting(graph: Graph) -> list[OverlapMethod]:
-    return [method for method in simulated().values() if method.compared and method.accepts(graph)]
+    return [method for method in simulated_methods().values() if method.compared and method.accepts(graph)]
 
 
-def _shared(runner: Runner, chosen: list[OverlapMethod]) -> Comparison:
+def _compare_streams(runner: Runner, chosen: list[OverlapMethod]) -> Comparison:
     """Co-running streams under each overlap, each operator alone, and the reasons of overlaps that cannot run."""
     lone = _Alone(runner)
     timelines: dict[str, Timeline] = {}
@@ -150,7 +150,7 @@ class _Alone:
         return self.found[name]
 
 
-def balanced(
+def balance_loops(
     gemm: Gemm,
     collective: Collective,
     system: Described,

@@ -128,22 +128,22 @@ class Runner:
             return self.done[chosen]
         chosen.check(self.graph)
         if chosen.parts:
-            made = assembled(chosen, self.graph, {name: self.timeline(name) for name in chosen.parts})
+            made = assemble_ideal(chosen, self.graph, {name: self.timeline(name) for name in chosen.parts})
         else:
-            make = partial(self._simulated, chosen)
+            make = partial(self._simulate_overlap, chosen)
             inputs = RunInputs(self.graph, self.system, chosen, self.options, whole=True)
             store = self.store if self.options.memory_work is None else None
             made = make() if store is None else kept_or_made(store, inputs, make)
         self.done[chosen] = made
         return made
 
-    def _simulated(self, overlap: OverlapMethod) -> Timeline:
+    def _simulate_overlap(self, overlap: OverlapMethod) -> Timeline:
         options = replace(self.options, arbiter=find_policy(self.options.arbiter or overlap.arbiter))
         lowered = lower_under(overlap, self.graph, self.system, options)
         return execute(lowered, self.system, options, overlap.name)
 
 
-def assembled(overlap: OverlapMethod, graph: Graph, parts: Mapping[str, Timeline]) -> Timeline:
+def assemble_ideal(overlap: OverlapMethod, graph: Graph, parts: Mapping[str, Timeline]) -> Timeline:
     """The timeline of an ideal, assembled from runs of `graph` by overlap."""
     first = next(iter(parts.values()))
     ran = overlap.apply(graph, first.gpu)

@@ -69,7 +69,7 @@ class BatchedSteps(NamedTuple):
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def pause_collection() -> Iterator[None]:
     """Pause the collection of cycles, which goes over all objects again and again while many are made to stay."""
     enabled = gc.isenabled()
     gc.disable()
@@ -223,7 +223,7 @@ class StepComposer:
         """What ends the steps of plans with the same stages."""
         pipes, rows = [job.pipe for job in jobs], [self.cache.get(job.epilogue) for job in jobs]
         begun, ended, done = (np.array([getattr(pipe, name) for pipe in pipes]) for name in ("begun", "ended", "done"))
-        slowed, hidden = self._slowed(jobs, rows), self.cache.calibration.hidden
+        slowed, hidden = self._find_slowdowns(jobs, rows), self.cache.calibration.hidden
         return epilogue(jobs[0].structure, self.framework, begun, ended, done, rows, slowed, hidden)
 
     def _find_epilogues(self, jobs: Sequence[PlanJob]) -> None:
@@ -240,7 +240,9 @@ class StepComposer:
         for key, found in zip(first, self.cache.estimate_at_once(times), strict=True):
             self.cache.find(key, partial(list, found))
 
-    def _slowed(self, jobs: Sequence[PlanJob], known: Sequence[Sequence[EpilogueTimes]]) -> list[list[Slowdowns]]:
+    def _find_slowdowns(
+        self, jobs: Sequence[PlanJob], known: Sequence[Sequence[EpilogueTimes]]
+    ) -> list[list[Slowdowns]]:
         """What passes and collectives of replicas cost each other, for plans with the same stages."""
         found: dict[tuple[int, int], list[Slowdowns]] = {}
         rows = []
@@ -322,7 +324,7 @@ class StepComposer:
         send = self._send(plan, job.prices)
         if plan.gathers_each_pass:
             windows = self._gather_windows(job)
-            each = [self._gathered(stage, plan, job.prices, windows) for stage in self._stages(job)]
+            each = [self._time_gathers(stage, plan, job.prices, windows) for stage in self._stages(job)]
             return PipelineBatch(job, [*np.array(each).T, np.zeros(len(each))], send)
         forward, backward, weight = job.layers.seconds(counts)
         if plan.offload == "activations":
@@ -350,7 +352,7 @@ class StepComposer:
         waits = framework.sends == "blocking" or (framework.sends == "interleaved" and plan.chunks == 1)
         return Send(seconds, sender_busy=seconds if waits else 0.0)
 
-    def _gathered(
+    def _time_gathers(
         self, stage: Sequence[PartTimes], plan: TrainingPlan, prices: OperatorTimes, windows: Windows
     ) -> FloatArray:
         """Forward and backward [s] of a rank that gathers the weights of its parts one by one.

@@ -17,7 +17,17 @@ from weft.models.parallel.plan import TrainingPlan
 from weft.overlaps import OVERLAPS
 from weft.step.durations import OperatorTimes
 from weft.step.offload import waiting_for_host
-from weft.step.result.step import LAUNCH_GAPS, RESIDUAL, Chunk, PartTimes, Pass, Times, added, exposed, sum_layers
+from weft.step.result.step import (
+    LAUNCH_GAPS,
+    RESIDUAL,
+    Chunk,
+    PartTimes,
+    Pass,
+    Times,
+    add_parts,
+    exposed_part,
+    sum_layers,
+)
 from weft.step.spans import COMPUTE, CONTENTION, share_gpu
 from weft.step.windows import Windows
 
@@ -144,7 +154,7 @@ def chain_passes(
     if gathering is not None:
         forward = _add_collectives(forward, _run_tasks(_forward(parts, gathering), gathering))
         backward = _add_collectives(backward, _run_tasks(_backward(parts, gathering), gathering), weight.seconds)
-    return Chunk(tuple(parts), *(_launched(one, launch, synchronous) for one in (forward, backward, weight)))
+    return Chunk(tuple(parts), *(_add_launch(one, launch, synchronous) for one in (forward, backward, weight)))
 
 
 def forward_seconds(parts: Sequence[PartTimes], gathering: WeightGathers) -> float:
@@ -159,7 +169,7 @@ def backward_seconds(parts: Sequence[PartTimes], gathering: WeightGathers) -> fl
     return _run_tasks(_backward(parts, gathering), gathering).seconds - weight
 
 
-def _launched(alone: Pass, launch: float, synchronous: bool) -> Pass:
+def _add_launch(alone: Pass, launch: float, synchronous: bool) -> Pass:
     gap = float(launch_gaps(alone.launches, alone.seconds, launch, synchronous))
     return alone + Pass(gap, {LAUNCH_GAPS: gap}) if gap else alone
 
@@ -179,7 +189,7 @@ def _run_tasks(tasks: Sequence[_Task], gathering: WeightGathers) -> Pass:
     )
     waited = max(stop for _, stop in times.values()) - computed
     hidden = moved - waited
-    parts = {COMPUTE: computed, exposed(DATA): waited, RESIDUAL: gathering.residual * max(hidden, 0.0)}
+    parts = {COMPUTE: computed, exposed_part(DATA): waited, RESIDUAL: gathering.residual * max(hidden, 0.0)}
     return Pass(sum(parts.values()), parts, {DATA: hidden}, times=times)
 
 
@@ -189,9 +199,9 @@ def _add_collectives(alone: Pass, ran: Pass, weight: float = 0.0) -> Pass:
     `weight` is the time of the passes over gradients of weights among the tasks, which `alone` leaves out [s].
     """
     longer = ran.parts[COMPUTE] - alone.seconds - weight
-    more = {exposed(DATA): ran.parts[exposed(DATA)], CONTENTION: longer, RESIDUAL: ran.parts[RESIDUAL]}
-    parts = added(alone.parts, {name: value for name, value in more.items() if value > 1e-12})
-    hidden = added(alone.hidden, ran.hidden)
+    more = {exposed_part(DATA): ran.parts[exposed_part(DATA)], CONTENTION: longer, RESIDUAL: ran.parts[RESIDUAL]}
+    parts = add_parts(alone.parts, {name: value for name, value in more.items() if value > 1e-12})
+    hidden = add_parts(alone.hidden, ran.hidden)
     return replace(alone, seconds=ran.seconds - weight, parts=parts, hidden=hidden, times=ran.times)
 
 

@@ -18,13 +18,13 @@ from weft.models.parallel.cut import routing_under
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.plan import TrainingPlan
 from weft.models.parallel.precision import check_trains
-from weft.step.batch import BatchedSteps, PipelineBatch, StepComposer, ends, uncollected
+from weft.step.batch import BatchedSteps, PipelineBatch, StepComposer, ends, pause_collection
 from weft.step.corun import CoRunWindow
 from weft.step.durations import DurationCache, OperatorTimes
 from weft.step.overlaps import check_overlap, engine_note, framework_fields, idle_note, needs, resolve_framework
 from weft.step.pipeline import Durations, Send, run_schedule
 from weft.step.pruning import Pruning
-from weft.step.result.step import Step, exposed
+from weft.step.result.step import Step, exposed_part
 
 
 def train(
@@ -148,7 +148,7 @@ def many(
     alike: dict[tuple[object, ...], list[int]] = {}
     for at, plan in enumerate(plans):
         alike.setdefault(framework_fields(plan), []).append(at)
-    with uncollected():
+    with pause_collection():
         for mine in alike.values():
             batch = StepComposer(model, resolve_framework(framework, plans[mine[0]]), cache)
             batch.fill(found, np.array(mine), [plans[at] for at in mine], limit, pruning)
@@ -173,7 +173,7 @@ def _waits(pipe: PipelineBatch) -> dict[str, float]:
     even = run_schedule(ran.schedule, Durations(*(np.full_like(each, each.mean()) for each in seconds)), Send())
     alike_end = min(even.makespan, at_once.makespan)  # unequal stages may fit a schedule better by chance
     return {
-        exposed("pp"): ran.makespan - at_once.makespan,
+        exposed_part("pp"): ran.makespan - at_once.makespan,
         "imbalance": at_once.makespan - alike_end,
         "bubble": alike_end - float(even.busy.mean()),
     }

@@ -145,7 +145,7 @@ class DurationCache:
             if case not in self._seconds:
                 alike.setdefault((self._sums_by(case[0]), *_kind(case)), []).append(case)
         for group in alike.values():
-            seconds = self._estimate(_stacked([op for op, _, _ in group]), group[0])
+            seconds = self._estimate(_stack_ops([op for op, _, _ in group]), group[0])
             self._seconds.update(zip(group, np.broadcast_to(seconds, len(group)).tolist(), strict=True))
 
     def _estimate(self, op: Op, like: Case) -> FloatArray | float:
@@ -198,7 +198,7 @@ def _kind(case: Case) -> tuple[object, ...]:
     return type(op), place, driver, *(value for name, value in vars(op).items() if name not in sizes)
 
 
-def _stacked(ops: Sequence[Op]) -> Op:
+def _stack_ops(ops: Sequence[Op]) -> Op:
     """Operators of a kind as one with arrays of sizes."""
     first = ops[0]
     if len(ops) == 1:

@@ -54,7 +54,9 @@ def idle_options(
         return ()
     took, *without = zip(found.seconds.tolist(), found.peak_bytes.tolist(), strict=True)
     same = [name for name, other in zip(others, without, strict=True) if _same(took, other)]
-    return tuple(_said(name, plan, framework, "on this plan's time, or its memory as Weft counts it") for name in same)
+    return tuple(
+        _effect_words(name, plan, framework, "on this plan's time, or its memory as Weft counts it") for name in same
+    )
 
 
 def elsewhere(step: Step, framework: Framework, options: RunOptions) -> dict[str, float]:
@@ -86,7 +88,7 @@ def _memory_notes(
     held = memory(model, system, plan, framework).peak
     for name, other in others.items():
         if _same((held,), (memory(model, system, other, framework).peak,)):
-            yield _said(name, plan, framework, "on the memory as Weft counts it")
+            yield _effect_words(name, plan, framework, "on the memory as Weft counts it")
 
 
 def _same(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
@@ -111,9 +113,9 @@ def _without(
             yield name, other
 
 
-def _said(name: str, plan: TrainingPlan, framework: Framework, on_what: str) -> str:
+def _effect_words(name: str, plan: TrainingPlan, framework: Framework, on_what: str) -> str:
     value = getattr(plan, name)
-    shown = "on" if value is True else "off" if value is False else ",".join(map(str, _listed(value)))
+    shown = "on" if value is True else "off" if value is False else ",".join(map(str, _to_list(value)))
     why = ""
     if name == "recompute" and value == "selective" and framework.style.flash:
         why = ": FlashAttention keeps no scores that could be recomputed"
@@ -122,7 +124,7 @@ def _said(name: str, plan: TrainingPlan, framework: Framework, on_what: str) -> 
     return f"{name} {shown} has no effect {on_what}{why}."
 
 
-def _listed(value: Any) -> list[Any]:
+def _to_list(value: Any) -> list[Any]:
     if isinstance(value, Mapping):
         return [f"{key}={each}" for key, each in value.items()]
     return list(value) if isinstance(value, tuple) else [value]

@@ -22,7 +22,7 @@ from weft.models.update import optimizer_ops
 from weft.step.durations import OperatorTimes
 from weft.step.offload import exposed_states
 from weft.step.rank_parts import RankParts
-from weft.step.result.step import RESIDUAL, exposed
+from weft.step.result.step import RESIDUAL, exposed_part
 from weft.step.spans import CONTENTION
 from weft.step.stages import StageLayout
 
@@ -80,7 +80,7 @@ class StepEpilogue(NamedTuple):
     def parts(self, at: int, device: int) -> dict[str, float]:
         """Seconds of a device under a plan by what they are spent on, those that are hidden left out."""
         reduce, optimizer, gather, contention, _, host, tied, residual = (float(each[at, device]) for each in self)
-        moved = {exposed("dp"): reduce + gather, exposed("pp"): tied, exposed("host"): host}
+        moved = {exposed_part("dp"): reduce + gather, exposed_part("pp"): tied, exposed_part("host"): host}
         waits = {**moved, CONTENTION: contention, RESIDUAL: residual}
         return {name: seconds for name, seconds in {**waits, "optimizer": optimizer}.items() if seconds}
 
@@ -205,7 +205,7 @@ class ReplicaCollectives:
         self.replicas = plan.dp * plan.cp
         self.reduction = "reduce_scatter" if plan.zero and framework.scatters else "all_reduce"
 
-    def _moved(self, kind: str, count: int, dtype: str) -> float:
+    def _collective_seconds(self, kind: str, count: int, dtype: str) -> float:
         routed = round(count * self.experts)
         shared = self._among("dp", self.replicas, kind, count - routed, dtype)
         return shared + self._among("experts", self.plan.expert_replicas, kind, routed, dtype)
@@ -217,11 +217,15 @@ class ReplicaCollectives:
 
     def reduce(self, count: int) -> float:
         """Time to sum the gradients of so many parameters, to shards if the optimizer is sharded [s]."""
-        return self._moved(self.reduction, count, self.framework.reduced)
+        return self._collective_seconds(self.reduction, count, self.framework.reduced)
 
     def gather(self, count: int) -> float:
         """Time to gather so many weights that a sharded optimizer has updated [s]."""
-        return self._moved("all_gather", math.ceil(count * self.light), self.plan.dtype) if self.plan.zero else 0.0
+        return (
+            self._collective_seconds("all_gather", math.ceil(count * self.light), self.plan.dtype)
+            if self.plan.zero
+            else 0.0
+        )
 
     def tied(self, model: Transformer) -> float:
         """Time to sum the gradient of the embedding, which the first and the last stage share [s]."""
@@ -269,15 +273,15 @@ def epilogue(
             np.array([[getattr(one, name) for one in row] for row in known], np.float64)[:, structure.kind]
             for name in ("buckets", "alone")
         )
-        waits, contention = _reduced(begun, ended, last, buckets, alone * reduce[..., None], backward, reduce)
+        waits, contention = _reduction_tail(begun, ended, last, buckets, alone * reduce[..., None], backward, reduce)
     if framework.gather_overlap:
-        gathered, more = _gathered(gathers, wait, forward, other, passes)
+        gathered, more = _gather_wait(gathers, wait, forward, other, passes)
         contention = contention + more
     hidden = np.maximum(whole - waits, 0.0) + np.maximum(gather - gathered, 0.0)
     return StepEpilogue(waits, update, gathered, contention, hidden, host, tied, residual * hidden)
 
 
-def _reduced(
+def _reduction_tail(
     begun: FloatArray,
     ended: FloatArray,
     last: FloatArray,
@@ -306,7 +310,7 @@ def _reduced(
     return np.maximum(np.minimum(done - last, 0.0) + late / other - longer, 0.0), longer
 
 
-def _gathered(
+def _gather_wait(
     count: FloatArray, each: FloatArray, own: FloatArray, other: FloatArray, forward: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """How long the first forward pass waits for weights that are gathered in `count` buckets beside it, and how much

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from weft.graph import TokenExchange
 from weft.models.parallel.deployment import Deployment
-from weft.step.result.step import Pass, added, exposed
+from weft.step.result.step import Pass, add_parts, exposed_part
 from weft.step.spans import CONTENTION
 
-EXPERTS = exposed("ep")
+EXPERTS = exposed_part("ep")
 
 
 def overlap_exchange(exchange: float, computing: float, units: float, held: bool = False) -> tuple[float, float]:
@@ -90,6 +90,6 @@ def _split(one: Pass, wait: float) -> tuple[float, float, float, float]:
 def _beside(alone: Pass, share: float, wait: float, late: float, slower: float) -> Pass:
     """A pass of which a share waits only `late` for its tokens, and computes longer by `slower` [s]."""
     less = share * (wait - late)
-    parts = added(alone.parts, {EXPERTS: -less, CONTENTION: share * slower})
-    hidden = added(alone.hidden, {"ep": less})
+    parts = add_parts(alone.parts, {EXPERTS: -less, CONTENTION: share * slower})
+    hidden = add_parts(alone.hidden, {"ep": less})
     return replace(alone, seconds=alone.seconds - less + share * slower, parts=parts, hidden=hidden)

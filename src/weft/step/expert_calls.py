@@ -122,9 +122,9 @@ class ExpertCalls:
     def layer(self, up: GroupedGemm, tokens: int) -> GpuExperts:
         """The layer of experts whose first GEMM is given, as `weft.experts` times it."""
         model, each = self.model, self.model.experts_per_token
-        load = ExpertRows.shared(up.rows, up.groups, up.busiest)
+        load = ExpertRows.share_evenly(up.rows, up.groups, up.busiest)
         if self.shared and model.shared_experts:
-            load = load.beside(ExpertRows.shared(model.shared_experts * tokens, model.shared_experts))
+            load = load.beside(ExpertRows.share_evenly(model.shared_experts * tokens, model.shared_experts))
             each += model.shared_experts
         hidden, wide = self.sizes
         return GpuExperts(load, tokens, each, hidden, wide, self.kind, model.gated)

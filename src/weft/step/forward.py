@@ -32,7 +32,7 @@ from weft.step.exchange_overlap import EXPERTS, overlap_exchange
 from weft.step.expert_calls import ExpertCalls, slice_experts
 from weft.step.layers import time_graph
 from weft.step.overlaps import check_served, engine_note, needs
-from weft.step.result.step import Pass, exposed, sum_layers
+from weft.step.result.step import Pass, exposed_part, sum_layers
 from weft.step.serving_plan import ServingPlan
 from weft.step.spans import CONTENTION, class_of, time_nodes
 from weft.step.stages import ForwardStages
@@ -207,7 +207,7 @@ class Forward:
         stages = self.compose(found.seconds, logits.seconds, drafts, send)
         # with next tokens, as many equal batches as stages follow each other
         bubble = max(stages.each) * stages.stages - stages.latency if again else 0.0
-        more = {"draft": drafts, exposed("pp"): stages.sends, "bubble": bubble}
+        more = {"draft": drafts, exposed_part("pp"): stages.sends, "bubble": bubble}
         found += logits
         for name, seconds in more.items():
             found += Pass(seconds, {name: seconds}) if seconds else Pass()
@@ -265,7 +265,7 @@ class Forward:
         """
         graphs = self._prepared.pop(tokens, None) or self._parts(tokens)
         return sum_layers(
-            (self._priced(name, graph, hides), self._alike.get(name, 1)) for name, graph in graphs.items()
+            (self._time_graph(name, graph, hides), self._alike.get(name, 1)) for name, graph in graphs.items()
         )
 
     def prepare(self, counts: Iterable[int]) -> None:
@@ -285,7 +285,7 @@ class Forward:
         """The norm and the logits of the last token of each of `sequences`, without a loss and further predictions."""
         kept = self.model.model_copy(update={"predict_layers": 0})
         pieces = head(kept, Tokens(sequences, 1), _SERVER.style, _ACTIVATIONS)
-        return self._priced("head", self._graph("head", (one for one in pieces if one.role is not Role.LOSS)))
+        return self._time_graph("head", self._graph("head", (one for one in pieces if one.role is not Role.LOSS)))
 
     @cached_property
     def launches(self) -> int:
@@ -428,10 +428,10 @@ class Forward:
         products = self.products if name in LAYERS else ""
         return forward_graph(name, tuple(pieces), self.ranks, of, products)
 
-    def _priced(self, name: str, graph: Graph, hides: bool = False) -> Pass:
+    def _time_graph(self, name: str, graph: Graph, hides: bool = False) -> Pass:
         seconds = self._prices.graph(graph)
         if self.format and name in LAYERS:
-            seconds |= {node.name: self._narrowed(seconds[node.name], node) for node in graph}
+            seconds |= {node.name: self._narrow_seconds(seconds[node.name], node) for node in graph}
         if self._calls:
             seconds |= self._calls.within(graph)
         if not self.overlaps:
@@ -439,7 +439,7 @@ class Forward:
         method = self.plan.overlap.get("tp", "")
         return time_graph(graph, self._prices, method, seconds, hides=hides, framework=False)
 
-    def _narrowed(self, seconds: float, node: Node) -> float:
+    def _narrow_seconds(self, seconds: float, node: Node) -> float:
         """Time of a node whose weights are of a format: less what a roofline says that it saves; not of routers."""
         op = node.op
         if isinstance(op, GroupedGemm):

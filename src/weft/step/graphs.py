@@ -15,7 +15,7 @@ from weft.hardware import System, system
 from weft.hardware.resolve import Described
 from weft.step.durations import DurationCache, Place
 from weft.step.result.graph_step import BY_BYTES, OTHER_STREAMS, GraphStep, Share
-from weft.step.result.step import Pass, exposed
+from weft.step.result.step import Pass, exposed_part
 from weft.step.spans import COMPUTE, CONTENTION, class_of, time_nodes
 from weft.step.windows import Windows
 
@@ -97,8 +97,8 @@ def _shares(graph: Graph, seconds: Mapping[str, float], found: Pass) -> tuple[Sh
         for (phase, kind), nodes in kernels.items()
     ]
     for stream, nodes in others.items():
-        late = found.parts.get(exposed(stream), 0.0)
-        shares.append(_share(OTHER_STREAMS, exposed(stream), nodes, late, found.hidden.get(stream, 0.0)))
+        late = found.parts.get(exposed_part(stream), 0.0)
+        shares.append(_share(OTHER_STREAMS, exposed_part(stream), nodes, late, found.hidden.get(stream, 0.0)))
     left = {name: found.parts[name] for name in (CONTENTION, "wait") if found.parts.get(name)}
     return (*shares, *(Share(OTHER_STREAMS, name, 0, spent, 0, 0) for name, spent in left.items()))
 

@@ -100,7 +100,7 @@ def _answer(runs: Forward, phase: Phase, length: int, groups: list[Group]) -> In
         notes.append(_WIDE.format(runs.plan.ep))
     drafted = runs.speculation if phase == "decode" else NONE
     if drafted.tokens:
-        notes.append(_drafted(drafted))
+        notes.append(_draft_words(drafted))
     notes += runs.notes
     held = [one.sequences * runs.cache(one.new + one.cached) for one in groups]
     cached = first.cached if phase == "prefill" else 0
@@ -125,7 +125,7 @@ def _answer(runs: Forward, phase: Phase, length: int, groups: list[Group]) -> In
     )
 
 
-def _drafted(what: Speculation) -> str:
+def _draft_words(what: Speculation) -> str:
     """What a step verifies, and which costs of drafting it holds."""
     by = {"none": "a lookup, which takes no time", "mtp": "the model's own further layer", "eagle": "a dense layer"}
     who = by[what.draft] if what.draft in OWN else what.draft

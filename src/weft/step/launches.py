@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from weft.graph import EXCHANGES, GroupedGemm, Node, TokenExchange
 from weft.graph.op import Role
-from weft.kernels.library.dispatchers import shipped
+from weft.kernels.library.dispatchers import shipped_values
 from weft.models.block import PREDICTION
 from weft.models.parallel.framework import Framework
 from weft.step.result.step import LAUNCH_GAPS, Pass
@@ -42,7 +42,7 @@ def add_launch_gaps(alone: Pass, framework: Framework, far: bool, syncs: bool = 
     """
     if alone.graph is None or not framework.launch_experts:
         return alone
-    own = shipped()
+    own = shipped_values()
 
     def host(node: Node) -> float:
         if in_graphs(node, framework.graphs):

@@ -20,7 +20,7 @@ from weft.step.exchange_overlap import pair_passes, paired_share
 from weft.step.launches import add_launch_gaps, in_graphs
 from weft.step.overlaps import overlap_nodes
 from weft.step.rank_parts import RankParts
-from weft.step.result.step import RESIDUAL, PartTimes, Pass, added
+from weft.step.result.step import RESIDUAL, PartTimes, Pass, add_parts
 from weft.step.spans import Slowdown, kernels, time_nodes
 from weft.step.stages import Shares
 from weft.step.windows import GemmTimes, sum_gemm_times
@@ -57,14 +57,14 @@ class RankPasses:
         self.parts: dict[str, PartTimes] = {}
         for name, one in parts.of.items():
             same = None if dense is None or one.experts else dense.get(id(one))
-            self.parts[name] = same or self._timed(one, prices, known.get(name))
+            self.parts[name] = same or self._time_part(one, prices, known.get(name))
             if dense is not None and not one.experts:
                 dense[id(one)] = self.parts[name]
         self.like = like or self
         self._beside: dict[tuple[Shares, bool], GemmTimes] = {}
         self._fields: dict[str, FloatArray] = {}
 
-    def _timed(self, of: RankPart, prices: OperatorTimes, like: PartTimes | None) -> PartTimes:
+    def _time_part(self, of: RankPart, prices: OperatorTimes, like: PartTimes | None) -> PartTimes:
         def run(graph: Graph | None) -> Pass:
             return Pass() if graph is None else _pass(graph, prices, self.framework)
 
@@ -169,7 +169,7 @@ def _pass(graph: Graph, prices: OperatorTimes, framework: Framework) -> Pass:
     return replace(
         found,
         seconds=found.seconds + residual,
-        parts=added(found.parts, {RESIDUAL: residual}) if residual else found.parts,
+        parts=add_parts(found.parts, {RESIDUAL: residual}) if residual else found.parts,
         launches=found.launches - held,
     )
 

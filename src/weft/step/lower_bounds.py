@@ -98,10 +98,10 @@ class LeastPasses:
         spread = (piece.routing, plan.ep, plan.dispatcher) if inside else ()
         key = id(op), piece.forks, adds, spread, (plan.cp, plan.context) if ring else ()
         if key not in self._kernels:
-            self._kernels[key] = op, self._listed(piece, op, plan)
+            self._kernels[key] = op, self._list_kernels(piece, op, plan)
         return self._kernels[key][1]
 
-    def _ordered(self, piece: LayerOp, ops: Sequence[Op], plan: Deployment) -> tuple[Op, ...]:
+    def _order_kernels(self, piece: LayerOp, ops: Sequence[Op], plan: Deployment) -> tuple[Op, ...]:
         """Return the kernels that order tokens by expert, by the sender or, of even loads, by the receiver."""
         routing = routing_of(piece)
         if EXCHANGES[plan.dispatcher or self.framework.dispatcher] != "rank":
@@ -113,9 +113,11 @@ class LeastPasses:
         streams = (op for op in ops if isinstance(op, Streaming))
         return tuple(replace(op, inputs=each) if op.name == "permute" else replace(op, outputs=each) for op in streams)
 
-    def _listed(self, piece: LayerOp, op: Op, plan: Deployment) -> _Kernels:
+    def _list_kernels(self, piece: LayerOp, op: Op, plan: Deployment) -> _Kernels:
         if piece.cut in ("dispatch", "combine"):
-            return _Kernels(self._ordered(piece, (op,), plan), self._ordered(piece, op.backward.inputs, plan), ())
+            return _Kernels(
+                self._order_kernels(piece, (op,), plan), self._order_kernels(piece, op.backward.inputs, plan), ()
+            )
         if isinstance(op, Attention) and plan.cp > 1:
             each = tuple(hops(op, plan.cp)) if plan.context == "ring" else (of_context(op, plan),)
             return _Kernels(each, tuple(one.backward.inputs[0] for one in each), ())
@@ -217,12 +219,12 @@ class _Pieces:
         """Return the least time of a forward pass [s]."""
         if self._fuses and isinstance(op, Streaming):  # a kernel of experts may compute it
             return 0.0
-        took = self._sum(self.ran(piece, op).forward) + self._exchanged(piece)
+        took = self._sum(self.ran(piece, op).forward) + self._exchange_seconds(piece)
         if self._reduces and not piece.beside:
             if piece.cut == "rows":
-                took += self._reduced(*output_of(piece.op))
+                took += self._reduction_seconds(*output_of(piece.op))
             elif piece.cut == "columns" and self._plan.sp and isinstance(piece.op, Gemm):
-                took += self._moved("all_gather", piece.op.m, piece.op.k, piece.op.output_dtype)
+                took += self._collective_seconds("all_gather", piece.op.m, piece.op.k, piece.op.output_dtype)
         return took
 
     def backward(self, piece: LayerOp, op: Op) -> float:
@@ -231,25 +233,25 @@ class _Pieces:
             return 0.0
         kernels = self.ran(piece, op)
         weights = self._sum(kernels.weights)
-        took = self._sum(kernels.inputs) + weights + self._exchanged(piece)
+        took = self._sum(kernels.inputs) + weights + self._exchange_seconds(piece)
         whole = piece.op
         if self._reduces and not piece.beside and isinstance(whole, Gemm):
             if piece.cut == "rows" and self._plan.sp:
-                took += self._moved("all_gather", whole.m, whole.n, whole.output_dtype)
+                took += self._collective_seconds("all_gather", whole.m, whole.n, whole.output_dtype)
             elif piece.cut == "columns":
-                reduced = self._reduced(whole.m, whole.k, whole.output_dtype)
+                reduced = self._reduction_seconds(whole.m, whole.k, whole.output_dtype)
                 took += max(reduced - weights, 0.0) if self._async else reduced
         return took
 
-    def _exchanged(self, piece: LayerOp) -> float:
+    def _exchange_seconds(self, piece: LayerOp) -> float:
         if not self._exchanges or piece.cut not in ("dispatch", "combine"):
             return 0.0
         return self._prices.known.seconds(self._least.exchange(piece, piece.cut, self._prices))
 
-    def _reduced(self, rows: int, columns: int, dtype: str) -> float:
-        return self._moved("reduce_scatter" if self._plan.sp else "all_reduce", rows, columns, dtype)
+    def _reduction_seconds(self, rows: int, columns: int, dtype: str) -> float:
+        return self._collective_seconds("reduce_scatter" if self._plan.sp else "all_reduce", rows, columns, dtype)
 
-    def _moved(self, kind: str, rows: int, columns: int, dtype: str) -> float:
+    def _collective_seconds(self, kind: str, rows: int, columns: int, dtype: str) -> float:
         size = math.ceil(rows * columns * width(dtype))
         copied = self._least.copied(rows * columns, dtype, self._prices) if self._orders else 0.0
         return copied + self._prices.moved(kind, size, self._plan.tp, dtype if dtype in DTYPE_BYTES else "fp8", "tp")

@@ -157,7 +157,7 @@ def peaks(jobs: Sequence[PlanJob], framework: Framework) -> FloatArray:
     memo: dict[Key, FloatArray] = {}
     for places in alike.values():
         same = [jobs[at] for at in places]
-        held = np.array([_held(job, framework, memo) for job in same])
+        held = np.array([_held_bytes(job, framework, memo) for job in same])
         found[places] = ((_activations(same) + held[:, :-1]) * (1 + FRAGMENTATION)).max(axis=1) + held[:, -1]
     return found
 
@@ -178,7 +178,7 @@ def _activations(jobs: Sequence[PlanJob]) -> FloatArray:
     return found
 
 
-def _held(job: PlanJob, framework: Framework, memo: dict[Key, FloatArray]) -> FloatArray:
+def _held_bytes(job: PlanJob, framework: Framework, memo: dict[Key, FloatArray]) -> FloatArray:
     """What each device holds throughout, then what every rank holds outside the framework's allocator [bytes]."""
     plan, parts, structure = job.plan, job.parts, job.structure
     key = *attrgetter(*HELD)(plan), id(structure)

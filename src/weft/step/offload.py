@@ -8,7 +8,7 @@ from weft.hardware import Gpu
 from weft.models.block import LAYERS
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.memory import SavedActivations
-from weft.step.result.step import Chunk, Pass, added, exposed
+from weft.step.result.step import Chunk, Pass, add_parts, exposed_part
 
 HOST_EFFICIENCY = 0.85
 """Share of the host link's line rate that copies reach: 26.8 of 31.5 GB/s on A100, 55.4 of 63 on H100 and 51 of 63 on
@@ -56,9 +56,9 @@ def waiting_for_host(of: Chunk, gpu: Gpu) -> Chunk:
 
 def _waiting(alone: Pass, size: float, gpu: Gpu) -> Pass:
     hidden, late = hidden_and_exposed(size, alone.seconds, gpu)
-    parts = added(alone.parts, {exposed(HOST): late} if late else {})
+    parts = add_parts(alone.parts, {exposed_part(HOST): late} if late else {})
     seconds = alone.seconds + late
-    return replace(alone, seconds=seconds, parts=parts, hidden=added(alone.hidden, {HOST: hidden}))
+    return replace(alone, seconds=seconds, parts=parts, hidden=add_parts(alone.hidden, {HOST: hidden}))
 
 
 def exposed_states(shard: int, update: float, framework: Framework, gpu: Gpu) -> float:

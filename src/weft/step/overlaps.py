@@ -75,10 +75,10 @@ def join(pair: TimedPair, method: str) -> tuple[float, float]:
     They come from the closed form of the method or, for methods without one, from the engine.
     """
     found = OVERLAPS[method]
-    return _closed(pair, found) if found.estimates("tp") else _engine(pair, method)
+    return _closed_form(pair, found) if found.estimates("tp") else _engine(pair, method)
 
 
-def _closed(pair: TimedPair, method: OverlapMethod) -> tuple[float, float]:
+def _closed_form(pair: TimedPair, method: OverlapMethod) -> tuple[float, float]:
     """By the closed form of the method, whose software costs count."""
     both = _alone(pair.gemm, pair.moved, pair.system, pair.options)
     both = replace(both, gemm=pair.gemm_s, collective=pair.moved_s, framework=pair.framework)

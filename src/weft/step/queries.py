@@ -190,17 +190,19 @@ def resolve_inputs(
             )
         _check(found, where, plan)
         used = framework_for(framework, plan.zero)
-        return StepInputs(found, where, plan, used, _unlike(used, where, plan), _defaulted(framework, None))
+        return StepInputs(found, where, plan, used, _unlike(used, where, plan), _defaulted_fields(framework, None))
     used = framework_for(framework, stated.get("zero"))
     given = stated
     if stated.get("zero") is None:
         stated = {**stated, "zero": used.zero}
     plan, notes = complete(found, where.gpus, stated)
     _check(found, where, plan)
-    return StepInputs(found, where, plan, used, (*notes, *_unlike(used, where, plan)), _defaulted(framework, given))
+    return StepInputs(
+        found, where, plan, used, (*notes, *_unlike(used, where, plan)), _defaulted_fields(framework, given)
+    )
 
 
-def _defaulted(framework: Framework | str | None, stated: Mapping[str, Any] | None) -> tuple[str, ...]:
+def _defaulted_fields(framework: Framework | str | None, stated: Mapping[str, Any] | None) -> tuple[str, ...]:
     """Return which of framework, sequence and stage of ZeRO were not stated; of a whole plan at most the framework."""
     names = [] if stated is None else [name for name in ("sequence", "zero") if stated.get(name) is None]
     return (*(["framework"] if framework is None else []), *names)

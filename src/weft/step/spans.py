@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from weft.graph import Attention, Edge, Graph, Node, Op, Streaming
 from weft.graph.streaming import STREAMING
-from weft.step.result.step import Pass, Times, exposed
+from weft.step.result.step import Pass, Times, exposed_part
 
 COMPUTE = "compute"
 """The stream of everything that is no communication."""
@@ -154,7 +154,7 @@ def account(graph: Graph, times: Times, alone: Mapping[str, float]) -> Pass:
             start, stop = times[node.id]
             hidden[node.stream] += max(stop - start, alone[node.id])
     for axis in hidden:
-        hidden[axis] -= parts.get(exposed(axis), 0.0)
+        hidden[axis] -= parts.get(exposed_part(axis), 0.0)
     return Pass(end, dict(parts), dict(hidden), sum(kernels(node) for node in graph), graph, times)
 
 
@@ -180,5 +180,5 @@ def _gap(
             parts["wait"] += stop - start
             return
         first, _, axis = min(running)
-        parts[exposed(axis)] += stop - max(first, start)
+        parts[exposed_part(axis)] += stop - max(first, start)
         stop = max(first, start)

@@ -19,7 +19,7 @@ from weft.core.store import Record, Store
 from weft.core.store.task import Question, question
 from weft.core.units import common_unit
 from weft.sweep.matrix import GOALS, Combination, Matrix
-from weft.sweep.questions import flat, named, question_of
+from weft.sweep.questions import flat, question_of, value_name
 from weft.sweep.rows import Columns, Row, write_rows
 
 _BEST = 10
@@ -141,7 +141,9 @@ class Sweep(Answer):
     def title(self) -> str:
         """What was asked, on one line."""
         data = self.matrix.data
-        words = [named(data[name]) for name in ("run", "model", "work", "gemm", "collective", "system") if name in data]
+        words = [
+            value_name(data[name]) for name in ("run", "model", "work", "gemm", "collective", "system") if name in data
+        ]
         varied = " x ".join(f"{len(values)} {name}" for name, values in self.matrix.axes.items())
         return f"{' '.join(map(str, words))}: {varied or 'one run'}"
 
@@ -191,7 +193,7 @@ class Sweep(Answer):
                 )
             row, speedup = row_of(case, record, self.version), None
             if overlap is not None and not row["why"]:
-                others = tuple(str(named(value)) for place, value in enumerate(case.values) if place != overlap)
+                others = tuple(str(value_name(value)) for place, value in enumerate(case.values) if place != overlap)
                 if case.values[overlap] == self.matrix.axes["overlap"][0]:
                     first[others] = row["seconds"]
                 speedup = first[others] / row["seconds"] if others in first else None
@@ -241,6 +243,9 @@ def parts_of(matrix: Matrix, version: Version, shard: tuple[int, int]) -> Iterat
 def row_of(case: Combination, record: Record, version: Version) -> Row:
     """A row of the table: the question's values, the reason, the version, and the figures."""
     set_ = case.data.get("set", {})
-    inputs = {**flat({name: named(value) for name, value in case.data.items() if name != "set"}), **named(set_)}
+    inputs = {
+        **flat({name: value_name(value) for name, value in case.data.items() if name != "set"}),
+        **value_name(set_),
+    }
     ends = {"why": record.get("why", ""), "weft": version.weft, "code": version.code[:12]}
     return {**inputs, **ends, **{name: value for name, value in record.get("found", {}).items() if name not in inputs}}

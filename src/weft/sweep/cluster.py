@@ -60,7 +60,7 @@ class DaskCluster:
 
     def __enter__(self) -> Self:
         """Connect, and check the sources of every worker; InputError if no scheduler answers, or sources differ."""
-        self._client = _connected(self.address)
+        self._client = _connect(self.address)
         self._executor = self._client.get_executor()
         try:
             self._check_workers()
@@ -115,7 +115,7 @@ class DaskCluster:
             raise SimulationError(f"{self.name} does not answer any more ({error}); run the sweep again") from error
 
 
-def _connected(address: str) -> Any:
+def _connect(address: str) -> Any:
     """A client of the scheduler; InputError if Dask is missing or nothing answers at the address."""
     try:
         from distributed import Client

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from weft.core.errors import SimulationError
-from weft.core.store.records import Answer, Store, answer_here, stored
+from weft.core.store.records import Answer, Store, answer_here, store_record
 from weft.core.store.task import Question
 
 _BATCH_S = 0.5
@@ -72,7 +72,7 @@ class WorkerPool(Protocol):
 
 
 def answer_batch(batch: Sequence[Question], store: Store | None) -> AnsweredBatch:
-    """The answers to a batch in this process, each stored as soon as it is made."""
+    """The answers to a batch in this process, each store_record as soon as it is made."""
     begin = time.perf_counter()
     return AnsweredBatch([answer_here(asked, store) for asked in batch], time.perf_counter() - begin)
 
@@ -99,7 +99,7 @@ class Dispatch:
                 self.workers.check()
             for future in done:
                 if future in self.flying:  # else it was lost with another one's worker
-                    yield from self._answered(future)
+                    yield from self._yield_answers(future)
 
     def _fill(self) -> None:
         while batch := self._next():
@@ -122,27 +122,27 @@ class Dispatch:
         left = math.ceil(len(self.waiting) / (2 * _AHEAD * self.workers.slots))
         return max(min(int(_BATCH_S / self.each_s), left, _LARGEST_BATCH), 1)
 
-    def _answered(self, future: Future[AnsweredBatch]) -> Iterator[tuple[Question, Answer]]:
+    def _yield_answers(self, future: Future[AnsweredBatch]) -> Iterator[tuple[Question, Answer]]:
         batch = self.flying.pop(future)
         try:
             worked = future.result()
         except self.workers.broken as error:
-            yield from self._died(batch, error)
+            yield from self._ask_again(batch, error)
             return
         except CancelledError:
             raise SimulationError(
                 f"{self.workers.name} ended before the sweep did; run it again: what is stored is not run twice"
             ) from None
         self.each_s = max((self.each_s + worked.seconds / len(batch)) / 2, 1e-9)
-        yield from self._kept(batch, worked)
+        yield from self._store_answers(batch, worked)
 
-    def _kept(self, batch: Sequence[Question], worked: AnsweredBatch) -> Iterator[tuple[Question, Answer]]:
+    def _store_answers(self, batch: Sequence[Question], worked: AnsweredBatch) -> Iterator[tuple[Question, Answer]]:
         """The answers of a batch, stored here unless the workers did so."""
         here = None if self.workers.stores or self.store is None or not self.store.keeps else self.store
         for asked, (record, why) in zip(batch, worked.answers, strict=True):
-            yield asked, (record, why if here is None else stored(asked, record, here))
+            yield asked, (record, why if here is None else store_record(asked, record, here))
 
-    def _died(self, batch: Sequence[Question], error: BaseException) -> Iterator[tuple[Question, Answer]]:
+    def _ask_again(self, batch: Sequence[Question], error: BaseException) -> Iterator[tuple[Question, Answer]]:
         """Ask again what was lost with a worker; answers that were complete when it died are yielded."""
         self.workers.restart()
         lost = [*batch]
@@ -151,7 +151,7 @@ class Dispatch:
             if isinstance(future.exception(), self.workers.broken):
                 lost += other
             else:
-                yield from self._kept(other, future.result())
+                yield from self._store_answers(other, future.result())
         self.deaths.update(lost)
         for one in lost:
             if self.deaths[one] >= self.workers.deaths:

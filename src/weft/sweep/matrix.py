@@ -29,10 +29,10 @@ from weft.sweep.questions import (
     content,
     found_model,
     found_system,
-    listed,
+    list_text,
     models_in,
-    named,
     question_of,
+    value_name,
 )
 
 LONGEST = 10_000
@@ -135,7 +135,7 @@ class Matrix:
 
     def to_dict(self) -> dict[str, Any]:
         """What is asked, as plain data; objects by their names."""
-        return {"question": named(self.data), "vary": named(self.axes), "files": dict(self.files)}
+        return {"question": value_name(self.data), "vary": value_name(self.axes), "files": dict(self.files)}
 
     def cases(self) -> Iterator[Combination]:
         """Every combination in order."""
@@ -144,7 +144,7 @@ class Matrix:
             data, chosen = self.data, dict(zip(self.axes, values, strict=True))
             for name, value in chosen.items():
                 data = _with_value(data, places[name], value)
-            title = ", ".join(f"{name}={listed(named(value))}" for name, value in chosen.items())
+            title = ", ".join(f"{name}={list_text(value_name(value))}" for name, value in chosen.items())
             yield Combination(data, self.files, title or str(data["run"]), number, values)
 
     @cached_property

@@ -35,7 +35,7 @@ from weft.overlaps.arbiters import find_policy
 from weft.serving.load import Load
 from weft.serving.result import Limits, Serving
 from weft.serving.serve import serve
-from weft.simulate.kept import method_identity, policy_identity, retitled, work_weight
+from weft.simulate.kept import method_identity, policy_identity, retitle, work_weight
 from weft.simulate.result import Timeline
 from weft.simulate.result.stored import as_record, from_record, plain, summary
 from weft.simulate.single import Runner, baseline
@@ -319,12 +319,12 @@ class SimulateQuestion(WorkQuestion):
     def record(self) -> Record:
         """Also the timeline without its spans and series."""
         made = self.answer()
-        return {"found": self.figures(made), "timeline": as_record(retitled(None, "", {}, summary(made)))}
+        return {"found": self.figures(made), "timeline": as_record(retitle(None, "", {}, summary(made)))}
 
     def read(self, record: Mapping[str, Any]) -> Timeline:
         """The kept timeline, on the system and under the title of its work."""
         runner = self._runner()
-        return retitled(runner.system, runner.graph.title, runner.graph.labels, from_record(record["timeline"]))
+        return retitle(runner.system, runner.graph.title, runner.graph.labels, from_record(record["timeline"]))
 
     def weight(self) -> float:
         """Rough relative duration of the run."""
@@ -384,16 +384,16 @@ def _policy(arbiter: Arbiter | str | None) -> list[str] | None:
     return None if arbiter is None else policy_identity(find_policy(arbiter))
 
 
-def named(value: Any) -> Any:
+def value_name(value: Any) -> Any:
     """A value of a question for people: numbers and texts unchanged, objects by their names."""
     if isinstance(value, str | int | float | None):
         return value
     if isinstance(value, list | tuple):
-        return [named(inner) for inner in value]
+        return [value_name(inner) for inner in value]
     if isinstance(value, Mapping):
-        return {name: named(inner) for name, inner in value.items()}
+        return {name: value_name(inner) for name, inner in value.items()}
     if isinstance(value, RunOptions):
-        return {name: named(given) for name, given in vars(value).items() if given != getattr(RunOptions, name)}
+        return {name: value_name(given) for name, given in vars(value).items() if given != getattr(RunOptions, name)}
     return getattr(value, "name", None) or str(value)
 
 
@@ -404,11 +404,11 @@ def flat(data: Mapping[str, Any], before: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping):
             found |= flat(value, f"{before}{name}.")
         elif not (isinstance(value, list) and value and isinstance(value[0], Mapping)):
-            found[f"{before}{name}"] = listed(value)
+            found[f"{before}{name}"] = list_text(value)
     return found
 
 
-def listed(value: Any) -> Any:
+def list_text(value: Any) -> Any:
     """A list as a text such as "4,4,3", or several sentences as one; any other value unchanged."""
     if not isinstance(value, list | tuple):
         return value

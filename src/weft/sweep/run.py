@@ -101,7 +101,7 @@ def sweep_file(
     written, SimulationError for a run that ends process after process.
     """
     check_whole("jobs", jobs, 1, 2)
-    index, shards = _checked(shard)
+    index, shards = _check_shard(shard)
     matrix, (table, folder) = matrix_of(asked, vary), _places(out)
     if shards > 1 and folder is None:
         raise InputError(
@@ -132,7 +132,7 @@ def sweep_file(
     return answer
 
 
-def _checked(shard: tuple[int, int]) -> tuple[int, int]:
+def _check_shard(shard: tuple[int, int]) -> tuple[int, int]:
     index, shards = shard
     check_whole("the number of shards", shards, 1, 16)
     check_whole("the shard", index, 1, 3)
@@ -167,7 +167,7 @@ def _run(
     cases = (case for case, _ in parts_of(matrix, version, shard))
     whole = len(matrix) if shard[1] == 1 else sum(1 for _ in parts_of(matrix, version, shard))
     for chunk in _chunks(cases):
-        told = None if progress is None else _shifted(progress, done, whole)
+        told = None if progress is None else _shift_progress(progress, done, whole)
         for case, record in run_tasks(chunk, 1, told, store, workers):
             columns.see(case.number, row_of(case, record, version))
         done += len(chunk)
@@ -179,6 +179,6 @@ def _chunks(cases: Iterator[Combination]) -> Iterator[list[Combination]]:
         yield chunk
 
 
-def _shifted(progress: Progress, before: int, whole: int) -> Progress:
+def _shift_progress(progress: Progress, before: int, whole: int) -> Progress:
     """Progress of a chunk as that of the whole sweep."""
     return lambda done, _, what: progress(before + done, whole, what)

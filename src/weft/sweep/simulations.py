@@ -20,7 +20,7 @@ from weft.simulate import alone
 from weft.simulate.kept import RunInputs
 from weft.simulate.result import Comparison, Timeline
 from weft.simulate.result.metrics import class_of, ideal_speedup, share_of_ideal
-from weft.simulate.single import assembled, simulate
+from weft.simulate.single import assemble_ideal, simulate
 from weft.sweep.tasks import Progress, results
 
 
@@ -68,7 +68,7 @@ class ComparedGraph:
 
     def _under(self, one: OverlapMethod, parts: Mapping[str, Timeline]) -> Timeline:
         if one.parts:
-            return assembled(one, self.graph, {name: parts[name] for name in one.parts})
+            return assemble_ideal(one, self.graph, {name: parts[name] for name in one.parts})
         return parts[one.name]
 
 
@@ -148,7 +148,7 @@ def by_dma(strategy: str) -> bool:
     return STRATEGIES[strategy].driver is Driver.DMA
 
 
-def drained(run: Timeline) -> float:
+def drain_seconds(run: Timeline) -> float:
     """When all writes of the kernels have reached memory, so that what follows finds an idle GPU [s]."""
     return run.counters["drained_s"]
 

@@ -43,7 +43,7 @@ def run_tasks(
     alike: dict[Question, list[T]] = {}
     for task in tasks:
         alike.setdefault(question(task), []).append(task)
-    return _answered(alike, jobs, progress or (lambda done, total, what: None), store, workers)
+    return _answer_tasks(alike, jobs, progress or (lambda done, total, what: None), store, workers)
 
 
 def results(
@@ -59,7 +59,7 @@ def results(
     return {task: found[task] for task in unique}
 
 
-def _answered(
+def _answer_tasks(
     alike: dict[Question, list[T]], jobs: int, progress: Progress, store: Store | None, workers: WorkerPool | None
 ) -> Iterator[tuple[T, Record]]:
     found = {} if store is None else {asked: store.get(asked) for asked in alike}

@@ -152,7 +152,11 @@ def gemms_are_computed(method: OverlapMethod, pattern: Pattern, given: Graph, ru
 
 def data_are_moved(method: OverlapMethod, pattern: Pattern, given: Graph, run: Graph) -> str | None:
     """Its collectives move the bytes of the graph's once, unless its class `leaves_out` "collective"."""
-    return None if "collective" in method.leaves_out else _differs("bytes", _sum(_sent, given), _sum(_sent, run))
+    return (
+        None
+        if "collective" in method.leaves_out
+        else _differs("bytes", _sum(_sent_bytes, given), _sum(_sent_bytes, run))
+    )
 
 
 def work_waits_for_its_data(method: OverlapMethod, pattern: Pattern, given: Graph, run: Graph) -> str | None:
@@ -226,7 +230,7 @@ def _part(node: Node) -> float:
     return float(op.bytes if op.name in ("broadcast", "send_recv") else op.bytes * (op.ranks - 1) / op.ranks)
 
 
-def _sent(node: Node) -> float:
+def _sent_bytes(node: Node) -> float:
     """Return the least bytes that a rank sends: a reduce-scatter and an all-gather of as many make an all-reduce."""
     return _part(node) * (2 if getattr(node.op, "name", "") == "all_reduce" else 1)
 

@@ -26,7 +26,7 @@ def compare_trace(trace: Trace, on: Described, options: RunOptions = SUSTAINED) 
     check_type("the trace", trace, Trace, "read one with weft.read_trace('trace.json.gz')")
     where = on if isinstance(on, System) else system(on)
     used = np.unique(trace.operator[trace.operator >= 0]).tolist()
-    times, bounds, refused = _timed(trace, used, where, options)
+    times, bounds, refused = _time_operators(trace, used, where, options)
     rows, seconds = _rows(trace, times, bounds, where)
     known = np.isin(trace.operator, [*times])
     return TraceComparison(
@@ -35,7 +35,7 @@ def compare_trace(trace: Trace, on: Described, options: RunOptions = SUSTAINED) 
     )  # fmt: skip
 
 
-def _timed(
+def _time_operators(
     trace: Trace, used: list[int], where: System, options: RunOptions
 ) -> tuple[dict[int, float], dict[int, str], tuple[str, ...]]:
     """Time and bound of each operator, and why others have none."""
@@ -79,13 +79,13 @@ def _rows(
         rows.append(
             ComparedOperator(
                 trace.label(mine[0]), PHASES[phase], len(took), len(mine), measured, times[number] * len(took),
-                bounds[number], *_reached(op, measured / len(took), where),
+                bounds[number], *_reached_shares(op, measured / len(took), where),
             )
         )  # fmt: skip
     return tuple(sorted(rows, key=lambda one: -one.lost)), seconds
 
 
-def _reached(op: Op, seconds: float, where: System) -> tuple[float, float]:
+def _reached_shares(op: Op, seconds: float, where: System) -> tuple[float, float]:
     """Shares of the GPU's matrix rate and of its memory's bandwidth that a measured call reached."""
     if seconds <= 0:
         return 0.0, 0.0

@@ -181,7 +181,7 @@ def _mask_alone(advice: Advice) -> str:
     )
 
 
-def _asked(advice: Advice) -> str:
+def _channel_sentence(advice: Advice) -> str:
     """A sentence on the channels asked for, and on the best mask that does not hold them at once."""
     if advice.channels is None:
         return ""
@@ -232,7 +232,7 @@ def _tiles(advice: Advice) -> str:
     )
 
 
-def _chosen(advice: Advice) -> str:
+def _choice_words(advice: Advice) -> str:
     if advice.channels is not None:
         return "The tables know the library's own number of channels only, and choose nothing here."
     chosen = label(advice.choice.strategy, advice.choice.units, advice.gpu.units_word)
@@ -290,7 +290,7 @@ class AdviceReport(Report["Advice"]):
         advice = self.answer
         gemm_us, collective_us = (seconds * 1e6 for seconds in advice.alone)
         times = f"Alone the GEMM takes {gemm_us:.0f} us, the collective {collective_us:.0f} us."
-        others = (_asked, _mask_alone, _faster_alone, _library, _tiles, _chosen, _without_dma)
+        others = (_channel_sentence, _mask_alone, _faster_alone, _library, _tiles, _choice_words, _without_dma)
         return [
             _take(advice),
             times,

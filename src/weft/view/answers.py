@@ -83,7 +83,7 @@ def words(answer: Answer) -> str:
     shown = report(answer)
     main = shown.tables()[0]
     first = table_text(replace(main, rows=main.rows[:_ROWS_SHOWN]))
-    return "\n".join([*shown.sentences(), first, *_hidden(main), *shown.notes()])
+    return "\n".join([*shown.sentences(), first, *_hidden_rows(main), *shown.notes()])
 
 
 def html(answer: Answer) -> str:
@@ -98,7 +98,7 @@ def _paragraph(said: str) -> str:
     return f"<p>{escape(said)}</p>"
 
 
-def _hidden(shown: Table) -> list[str]:
+def _hidden_rows(shown: Table) -> list[str]:
     """How many rows of a table a notebook leaves out, in a sentence; empty if it shows all."""
     hidden = len(shown.rows) - _ROWS_SHOWN
     return [f"{hidden} more rows; to_pandas() holds them all"] if hidden > 0 else []
@@ -107,7 +107,7 @@ def _hidden(shown: Table) -> list[str]:
 def _table_html(shown: Table) -> str:
     heads = _row("th", shown, shown.heads)
     body = "".join(_row("td", shown, cells) for cells in shown.cells()[:_ROWS_SHOWN])
-    more = "".join(map(_paragraph, _hidden(shown)))
+    more = "".join(map(_paragraph, _hidden_rows(shown)))
     caption = f'<caption style="text-align: left">{escape(shown.title)}</caption>'
     style = "font-variant-numeric: tabular-nums"
     return f'<table style="{style}">{caption}<thead>{heads}</thead><tbody>{body}</tbody></table>{more}'

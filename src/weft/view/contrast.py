@@ -12,7 +12,7 @@ from weft.step.result.memory import Memory
 from weft.step.result.step import RESIDUAL, Step
 from weft.view.memory import fitting
 from weft.view.plans import AXES, framework_words
-from weft.view.shares import label, ordered, seconds, waterfall
+from weft.view.shares import label, order_parts, seconds, waterfall
 from weft.view.words import percent
 
 _ALIKE = 0.005
@@ -149,7 +149,7 @@ class ContrastReport(Report[Contrast]):
 
     def _by_part(self) -> Table:
         (before, first), (after, second) = self.answer.answers.items()
-        names = ordered({**first.parts, **second.parts})
+        names = order_parts({**first.parts, **second.parts})
         pairs = [(label(name), float(first.parts.get(name, 0.0)), float(second.parts.get(name, 0.0))) for name in names]
         pairs = [one for one in pairs if max(one[1:]) >= _SMALL * float(first.seconds)]
         pairs.append(("in all", float(first.seconds), float(second.seconds)))

@@ -20,7 +20,7 @@ from weft.view.interference import interference_section
 from weft.view.page import simulated_section
 from weft.view.run import RunReport, counter_table, left_out, recorded_parts, unchanged_sentence
 from weft.view.units import ShownRun, units_by_way
-from weft.view.words import changed, effort, percent, us
+from weft.view.words import changed_values, effort, percent, us
 
 GEMM, COLLECTIVE = "GEMM", "collective"
 SIDES: looks.Looks = {GEMM: looks.BLUE, COLLECTIVE: looks.ORANGE}
@@ -128,7 +128,11 @@ class CoRunReport(Report[Comparison]):
         """The page: the strategies, then what happens when, compute units, waits, traffic, and counters."""
         one, shown, single = self.first, self.shown, _is_single(self.answer)
         until, runs = max(each.makespan for each in shown), {each.run.overlap: each.run for each in shown}
-        how = f"{one.strategy.title}: {one.strategy.summary}; {_shared(one)}" if single else "Strategies side by side"
+        how = (
+            f"{one.strategy.title}: {one.strategy.summary}; {_sharing_words(one)}"
+            if single
+            else "Strategies side by side"
+        )
         return [
             f"{one.run.gemm} on each GPU. {how}.".replace(" x ", " × "),
             *self.tables(),
@@ -179,10 +183,12 @@ def _warnings(answers: Iterable[CoRun]) -> list[str]:
 
 def _problem(answer: CoRun) -> str:
     run = answer.run
-    return f"GEMM {run.gemm} beside {answer.name} on each of {run.graph.ranks} x {run.gpu.name}{changed(run.gpu)}"
+    return (
+        f"GEMM {run.gemm} beside {answer.name} on each of {run.graph.ranks} x {run.gpu.name}{changed_values(run.gpu)}"
+    )
 
 
-def _shared(answer: CoRun) -> str:
+def _sharing_words(answer: CoRun) -> str:
     """The driver of the collective with its options, the compute units set apart, and which loop is launched first."""
     apart = "" if answer.apart is None else f", {answer.apart} compute unit{'s' * (answer.apart != 1)} apart"
     options = (f", {name}" if value is True else f", {name} = {value}" for name, value in answer.copies.items())
@@ -253,7 +259,7 @@ def loop_table(answer: CoRun) -> Table:
             (answer.gemm, answer.grid.given), (answer.collective, None if answer.driver is Driver.DMA else units)
         )
     ]  # fmt: skip
-    return Table(columns, rows, f"{_problem(answer)} ({answer.run.overlap}: {_shared(answer)})")
+    return Table(columns, rows, f"{_problem(answer)} ({answer.run.overlap}: {_sharing_words(answer)})")
 
 
 def wait_table(answer: CoRun) -> Table:

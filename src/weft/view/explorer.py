@@ -13,7 +13,7 @@ from weft.core.report.table import Table, microseconds, number, text
 from weft.simulate.result import Span, Timeline
 from weft.simulate.result.timeline import ChunkSpan, words_of
 from weft.view import looks
-from weft.view.figure import Axis, Color, Figure, Lane, alt, areas, stacked, timeline_bars
+from weft.view.figure import Axis, Color, Figure, Lane, alt, areas, stack_figures, timeline_bars
 from weft.view.units import held_stretches
 from weft.view.words import us
 
@@ -105,7 +105,7 @@ def timeline(runs: Timeline | Mapping[str, Timeline], gpu: int = 0) -> Figure:
         "All panels share the axis of time of the uppermost strip; the tooltip of a bar says what it waited for."
         f"{f' Accesses of 32 B in the queue of a memory channel: {queues}.' if queues else ''}"
     )
-    return stacked(
+    return stack_figures(
         f"What happens when: {' beside '.join(runs)}", panels, caption, titled=True,
         strip=Figure("", strip, {"strip": _lanes(first, gpu)}),
     )  # fmt: skip
@@ -122,7 +122,7 @@ def _panels(key: str, name: str, run: Timeline, gpu: int, brush: Any, bins: int)
     )  # fmt: skip
     if run.residency is not None:
         yield areas(
-            f"{name}: compute units held [units]", _held(run, gpu, bins), x=Axis("time_us", domain=brush),
+            f"{name}: compute units held [units]", _held_units(run, gpu, bins), x=Axis("time_us", domain=brush),
             looks=operators, height=110, limit=(run.residency.units, f"all {run.residency.units}"), name=f"{key}_held",
         )  # fmt: skip
     if run.series is None:
@@ -152,7 +152,7 @@ def over_time(run: Timeline, rates: Mapping[str, Floats], bins: int = _BINS) -> 
     return _steps(edges * float(run.series.bin_fs), means, "GB/s")
 
 
-def _held(run: Timeline, gpu: int, bins: int) -> Table:
+def _held_units(run: Timeline, gpu: int, bins: int) -> Table:
     """How many compute units each operator's workgroups hold, on average, over time."""
     assert run.residency is not None
     edges = np.linspace(0, run.seconds * 1e15, bins + 1)
@@ -202,7 +202,7 @@ def _kernel_rows(run: Timeline, gpu: int) -> Iterator[tuple[Any, ...]]:
     """Lane, row, operator, name, start, end [fs] and dependency of every kernel and its stages."""
     for span in (span for span in run.spans if span.gpu == gpu):
         lane, begun = words(span.operator), _begun(run, span)
-        awaited = _awaited(run, span)
+        awaited = _awaited_name(run, span)
         why = f"began when {awaited} had ended" if awaited else ""
         yield lane, 0, _WAITING, span.kernel, span.start_fs, begun, why
         yield lane, 0, lane, span.kernel, begun, span.end_fs, f"{why}; {_spent(span)}".strip("; ")
@@ -259,7 +259,7 @@ def _last_arrival(chunk: ChunkSpan) -> tuple[str, int, int]:
     )
 
 
-def _awaited(run: Timeline, span: Span) -> str:
+def _awaited_name(run: Timeline, span: Span) -> str:
     """The operator or kernel whose end a kernel waited for; empty if it was requested at the start."""
     if span.start_fs == 0:
         return ""
@@ -298,7 +298,7 @@ def _waits(run: Timeline, gpu: int) -> Iterator[tuple[str, str, int, int]]:
     """Waiter, cause, start and end [fs]."""
     mine = [span for span in run.spans if span.gpu == gpu]
     for span in mine:
-        if awaited := _awaited(run, span):
+        if awaited := _awaited_name(run, span):
             yield span.kernel, f"{awaited} to end", 0, span.start_fs
         yield span.kernel, "its launch", span.start_fs, span.first_workgroup_fs
         begun = _begun(run, span)

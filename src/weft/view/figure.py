@@ -104,8 +104,8 @@ class Figure:
 
         In a page, which writes the title itself, ids start with the `name` of the figure.
         """
-        drawn = _NUMBERED.sub(_renumbered(name), _drawing().vegalite_to_svg(self.still(titled=not name)))
-        return _PLACES.sub(lambda place: _LONG.sub(_rounded, place[0]), _UNSEEN.sub("", drawn))
+        drawn = _NUMBERED.sub(_renumber_ids(name), _drawing().vegalite_to_svg(self.still(titled=not name)))
+        return _PLACES.sub(lambda place: _LONG.sub(_round_coordinate, place[0]), _UNSEEN.sub("", drawn))
 
     def png(self, scale: float = 1.0) -> bytes:
         """The picture as a PNG file on white."""
@@ -145,13 +145,13 @@ ADDRESSES = 105 << 30
 """Address space with which pictures are drawn [bytes]: vl-convert's V8 ends a process of 64 GB, and runs in 113 GB."""
 
 
-def _renumbered(name: str) -> Callable[[re.Match[str]], str]:
+def _renumber_ids(name: str) -> Callable[[re.Match[str]], str]:
     """Renumber ids of clips and gradients from one in each picture, so that equal figures give equal text."""
     known: dict[str, str] = {}
     return lambda found: known.setdefault(found.group(), f"{name}{found[1]}{len(known) + 1}")
 
 
-def _rounded(found: re.Match[str]) -> str:
+def _round_coordinate(found: re.Match[str]) -> str:
     """A coordinate to a tenth of a pixel."""
     return f"{float(found[0]):.1f}".removesuffix(".0")
 
@@ -247,7 +247,7 @@ Over = Lines | Label | Words | Level | Faint | Dots
 Kind = TypeVar("Kind")
 
 
-def _found(over: Sequence[Over | None], kind: type[Kind]) -> Kind | None:
+def _find_mark(over: Sequence[Over | None], kind: type[Kind]) -> Kind | None:
     return next((one for one in over if isinstance(one, kind)), None)
 
 
@@ -260,7 +260,7 @@ def bars(
     over: Sequence[Over | None] = (),
 ) -> Figure:  # fmt: skip
     """Horizontal bars in lanes from `start` to the column `end`; a `Level` stands at the start without another one."""
-    level = _found(over, Level) or Level(start)
+    level = _find_mark(over, Level) or Level(start)
     return _bars(title, table, lane, start, _of(end), color, [*over, level], "bars")
 
 
@@ -280,7 +280,7 @@ def _bars(
     over: Sequence[Over | None], name: str,
 ) -> Figure:  # fmt: skip
     lane = lane if isinstance(lane, Lane) else Lane(lane)
-    marks, level, offset, domain = _found(over, Lines), _found(over, Level), lane.offset, end.domain
+    marks, level, offset, domain = _find_mark(over, Lines), _find_mark(over, Level), lane.offset, end.domain
     labels = {one.inside: one.key for one in over if isinstance(one, Label)}
     label, names = labels.get(False, ""), table.distinct(lane.key)
     broken = _broken(names)
@@ -298,21 +298,21 @@ def _bars(
     since = alt.X2(start) if base is None else alt.X2(datum=base)
     params = [switch, _zoom()] if domain is True else [switch]
     drawn = _over(name).mark_bar(clip=domain is not None)
-    layers = [_picked(drawn, table, params, y, x, since, _color(table, color), **beside)]
+    layers = [_pick_series(drawn, table, params, y, x, since, _color(table, color), **beside)]
     data = {name: table}
     row_px = 16 if len(rows) > 1 else 14 * lines if lines > 1 else 20
     if level is not None:
         layers.append(_line(x=level.value))
     if marks is not None:
         data["marks"] = marks.table
-        layers += _marked(marks, offset, beside, row_px)
+        layers += _mark_lines(marks, offset, beside, row_px)
     if label:
         # Right of the bar's end, or of its start if the value is negative.
         written = _over(name).mark_text(align="left", dx=4)
         written = written.transform_calculate(
             at=f"datum.{end.key}" if base is None else f"max(datum.{end.key}, {base})"
         )
-        layers.append(written.encode(y, alt.X("at:Q"), alt.Text(f"{label}:N"), _faded(switch), **beside))
+        layers.append(written.encode(y, alt.X("at:Q"), alt.Text(f"{label}:N"), _fade_series(switch), **beside))
     if labels.get(True):
         written = _over(name).mark_text(color="white", clip=True)
         written = written.transform_calculate(middle=f"(datum.{start} + datum.{end.key}) / 2")
@@ -343,7 +343,7 @@ def _axis_of_lines(broken: Mapping[str, list[str]]) -> Any:
     return alt.Axis(labelExpr=f"{of_name} || datum.label", **above)
 
 
-def _marked(marks: Lines, series: str, beside: Mapping[str, Any], size: int) -> list[Any]:
+def _mark_lines(marks: Lines, series: str, beside: Mapping[str, Any], size: int) -> list[Any]:
     """Named lines across all groups, ticks at bars of their series, or marks of shapes that a legend names."""
     drawn, at, tips = _over("marks"), alt.X(f"{marks.value}:Q"), _tips(marks.table)
     of_series = series in marks.table.keys
@@ -373,7 +373,7 @@ def stacked_bars(
     """
     axis, lane = _of(value), lane if isinstance(lane, Lane) else Lane(lane)
     order, value_at, part_at = list(color.looks or ()), table.keys.index(axis.key), table.keys.index(color.key)
-    label = _found(over, Label)
+    label = _find_mark(over, Label)
     stacks: dict[Any, list[list[Any]]] = {}
     keys = zip(table.column(lane.key), table.column(lane.offset or lane.key), strict=True)
     for stack, row in zip(keys, table.rows, strict=True):
@@ -402,8 +402,11 @@ def areas(
     """
     at = alt.X(f"{x.key}:Q", title=x.title or None, scale=alt.Scale(domain=x.domain))
     y = alt.Y("value:Q", title=None, stack="zero", scale=alt.Scale(domainMax=(1 + 20 / height) * limit[0], nice=False))
-    switch, folded = _switch("what", name), _folded(table, looks, name).mark_area(interpolate="step-after", clip=True)
-    drawn = folded.encode(at, y, _series(table, looks), _faded(switch), alt.Order("rank:Q")).add_params(switch)
+    switch, folded = (
+        _switch("what", name),
+        _fold_columns(table, looks, name).mark_area(interpolate="step-after", clip=True),
+    )
+    drawn = folded.encode(at, y, _series(table, looks), _fade_series(switch), alt.Order("rank:Q")).add_params(switch)
     value, words = limit
     named = alt.Chart(alt.sequence(1)).mark_text(align="right", baseline="bottom", dy=-1, text=words)
     named = named.encode(alt.Y(datum=value), x=alt.value("width"))
@@ -426,15 +429,17 @@ def levels(
     scale = alt.Scale(domain=[low, most], nice=False)
     y = alt.Y("value:Q", title=None, stack=None, scale=scale, axis=alt.Axis(tickCount=4, labelExpr=_NOT_NEGATIVE))
     switch, ends = _switch("what", name), (alt.X2("until_us"), alt.Y2(datum=0))
-    drawn = _folded(table, looks, name).mark_bar(clip=True, binSpacing=0)
-    drawn = drawn.encode(x, y, _series(table, looks), _faded(switch), *ends, alt.Order("rank:Q")).add_params(switch)
+    drawn = _fold_columns(table, looks, name).mark_bar(clip=True, binSpacing=0)
+    drawn = drawn.encode(x, y, _series(table, looks), _fade_series(switch), *ends, alt.Order("rank:Q")).add_params(
+        switch
+    )
     rug = _over(f"{name}_ticks").mark_tick(clip=True, size=9, thickness=1, opacity=0.6, color=INK)
     rug = rug.encode(x, y=alt.value(height - 6), tooltip=_tips(ticks))
     layers = [drawn, _moments(table, x, name), rug]
     return Figure(title, _layers(layers, height), {name: table, f"{name}_ticks": ticks})
 
 
-def _folded(table: Table, looks: Looks, name: str) -> Any:
+def _fold_columns(table: Table, looks: Looks, name: str) -> Any:
     """A chart over the columns that `looks` colours, a row for each: "what" it shows, its "value" and "rank"."""
     columns = [column for column in table.columns if column.head in looks]
     heads, keys = [column.head for column in columns], [column.key for column in columns]
@@ -460,7 +465,9 @@ def held_map(title: str, table: Table, looks: Looks, until: float, units: int, u
     """Rectangles of which `owner` held which units from when until when; one panel per `way`, stacked."""
     places = _places(until, units, unit, "time [µs]")
     params = [_switch("owner"), _zoom()]
-    panel = _picked(_over("held").mark_rect(clip=True), table, params, *places, _color(table, Color("owner", looks)))
+    panel = _pick_series(
+        _over("held").mark_rect(clip=True), table, params, *places, _color(table, Color("owner", looks))
+    )
     ways = table.distinct("way")
     if len(ways) == 1:
         return Figure(title, panel.properties(width="container", height=240), {"held": table})
@@ -552,25 +559,25 @@ def curves(
     up = alt.Y(f"{up_axis.key}:Q", title=up_title, scale=scale_y, axis=_axis(up_axis.percent, up_axis.log))
     look = {"interpolate": "step-after"} if steps else {}
     line = _over("curves").mark_line(point=alt.OverlayMarkDef(filled=True, size=42), strokeWidth=2, **look)
-    layers, data = [_picked(line, table, [_switch(color.key)], at, up, colors)], {"curves": table}
-    if (level := _found(over, Level)) is not None:
+    layers, data = [_pick_series(line, table, [_switch(color.key)], at, up, colors)], {"curves": table}
+    if (level := _find_mark(over, Level)) is not None:
         layers.append(_line(y=level.value))
-    if (faint := _found(over, Faint)) is not None:
+    if (faint := _find_mark(over, Faint)) is not None:
         data["faint"] = faint.table
         thin = _over("faint").mark_line(strokeWidth=0.7, strokeOpacity=0.35)
         layers.insert(0, thin.encode(at, up, colors, detail=f"{faint.table.keys[0]}:N"))
-    if (dots := _found(over, Dots)) is not None:
+    if (dots := _find_mark(over, Dots)) is not None:
         data["dots"] = dots.table
         few = len(dots.table.rows) < 40
         behind = _over("dots").mark_circle(size=60 if few else 20, opacity=0.9 if few else 0.4, color=GREY)
         layers.insert(0, behind.encode(at, up, tooltip=_tips(dots.table)))
-    if (marks := _found(over, Lines)) is not None:
+    if (marks := _find_mark(over, Lines)) is not None:
         data["marks"] = marks.table
         layers += _marked_curves(marks)
-    if (words := _found(over, Words)) is not None and any(table.column(words.key)):
+    if (words := _find_mark(over, Words)) is not None and any(table.column(words.key)):
         marked = _over("curves").transform_filter(f"datum.{words.key}").encode(at, up)
         beside = marked.mark_text(align="left", dx=8, dy=-5, fontWeight="bold").encode(text=f"{words.key}:N")
-        layers += _ringed(marked, words.key) if words.ringed else [beside]
+        layers += _ring_dots(marked, words.key) if words.ringed else [beside]
     return Figure(title, _layers(layers, 280), data)
 
 
@@ -596,15 +603,15 @@ def choices(title: str, table: Table, *, x: str, y: str, series: str, mark: str,
     marked = over.transform_filter(f"{own} && datum.{mark}").encode(at, up, beside)
     level = over.transform_filter(f"!{own} && datum.{mark}").mark_text(align="right", baseline="bottom", dy=-3)
     layers = [
-        _picked(lines, table, [switch], up, color),
-        dots.encode(at, up, color, beside, _faded(switch), tooltip=_tips(table)),
-        *(_ringed(marked, mark) if any(chosen.column(mark)) else []),
+        _pick_series(lines, table, [switch], up, color),
+        dots.encode(at, up, color, beside, _fade_series(switch), tooltip=_tips(table)),
+        *(_ring_dots(marked, mark) if any(chosen.column(mark)) else []),
         level.encode(up, x=alt.value("width"), text=f"{mark}:N"),
     ]
     return Figure(title, _layers(layers, 280), {"choices": table})
 
 
-def _ringed(marked: Any, mark: str) -> list[Any]:
+def _ring_dots(marked: Any, mark: str) -> list[Any]:
     """Rings around the dots of a chart, with the words of the column `mark` above."""
     ring = marked.mark_point(size=240, color=INK, strokeWidth=2)
     return [ring, marked.mark_text(dy=-16, fontWeight="bold").encode(text=f"{mark}:N")]
@@ -620,14 +627,14 @@ def step_lines(
     up_title, up_scale = _title(table, up_axis.key), alt.Scale(zero=True)
     up = alt.Y(f"{up_axis.key}:Q", title=up_title, scale=up_scale, axis=_axis(up_axis.percent))
     line = _over(name).mark_line(interpolate="step-after", strokeWidth=2, clip=True)
-    layers = [_picked(line, table, [_switch(series, name)], at, up, colors)]
+    layers = [_pick_series(line, table, [_switch(series, name)], at, up, colors)]
     if limit is not None:
         rule = alt.Chart(alt.sequence(1)).mark_rule(strokeDash=[5, 3], strokeWidth=2)
         layers.append(rule.encode(alt.Y(datum=limit)))
     return Figure(title, _layers(layers, height), {name: table})
 
 
-def stacked(
+def stack_figures(
     title: str, figures: Sequence[Figure], caption: str = "", *, titled: bool = False, strip: Figure | None = None
 ) -> Figure:
     """Figures one below the other, each with its own colours and, if `titled`, its title; `strip` is above them all."""
@@ -685,7 +692,7 @@ def scatter(
     many = len(table.rows) > 1000
     dots = alt.Chart().mark_circle(size=14 if many else 42, opacity=0.45 if many else 0.7, color=BLUE)
     if color:
-        layers.append(_picked(dots, table, [_switch(color.key)], at, up, _color(table, color)))
+        layers.append(_pick_series(dots, table, [_switch(color.key)], at, up, _color(table, color)))
     else:
         layers.append(dots.encode(at, up, tooltip=_tips(table)))
     if cross is not None:
@@ -725,7 +732,7 @@ def dots_below(
     forms = alt.Shape(f"{shape}:N", legend=alt.Legend(orient="bottom", symbolFillColor=INK), scale=scale)
     sizes = alt.Size(f"{size}:Q", legend=None, scale=alt.Scale(range=[30, 420]))
     dots = _over("dots").mark_point(filled=True, stroke=INK, strokeWidth=0.5, clip=True)
-    dots = _picked(dots, table, [_switch(color.key)], at, up, _color(table, color), forms, sizes)
+    dots = _pick_series(dots, table, [_switch(color.key)], at, up, _color(table, color), forms, sizes)
     return Figure(title, _layers([line, *words, dots], 340), {"dots": table, "ceilings": ceilings})
 
 
@@ -755,12 +762,12 @@ def _zoom() -> Any:
     )
 
 
-def _picked(mark: Any, table: Table, params: Sequence[Any], *channels: Any, **more: Any) -> Any:
+def _pick_series(mark: Any, table: Table, params: Sequence[Any], *channels: Any, **more: Any) -> Any:
     """A mark with channels and tooltips; series that the first of the parameters, a switch, leaves out are faint."""
-    return mark.encode(*channels, _faded(params[0]), tooltip=_tips(table), **more).add_params(*params)
+    return mark.encode(*channels, _fade_series(params[0]), tooltip=_tips(table), **more).add_params(*params)
 
 
-def _faded(switch: Any) -> Any:
+def _fade_series(switch: Any) -> Any:
     return alt.Opacity(condition={"param": switch.name, "value": 1}, value=0.1)
 
 

@@ -15,7 +15,7 @@ from weft.simulate.result import MemoryInterference, Percentiles, StreamInterfer
 from weft.simulate.result.metrics import stage_ends, stage_spreads
 from weft.simulate.result.timeline import words_of
 from weft.view import looks
-from weft.view.figure import Axis, Figure, areas, levels, stacked
+from weft.view.figure import Axis, Figure, areas, levels, stack_figures
 from weft.view.words import us
 
 Floats = npt.NDArray[np.float64]
@@ -67,7 +67,7 @@ def _latencies(found: Sequence[tuple[Timeline, MemoryInterference]]) -> Table:
     for about, _, one in _streams(found):
         for what, took in (("kernel loads", one.load_latency_s), ("channel reads", one.read_latency_s)):
             if took.count:
-                rows.append((*about, what, took.count, *(value * 1e9 for value in _ranked(took))))
+                rows.append((*about, what, took.count, *(value * 1e9 for value in _rank_values(took))))
     columns = [text("overlap"), text("stream"), text("what", "latency of"), number("count", spare=True)]
     columns += _percentiles("ns", ",.0f")
     return Table(columns, rows, "Latency of loads, from issue to last data, and of DRAM reads at their channel [ns]")
@@ -81,7 +81,7 @@ def _queues(found: Sequence[tuple[Timeline, MemoryInterference]]) -> Table:
             "other stream": one.other_waiting_bytes,
             "command queue": one.queue_bytes,
         }
-        rows += [(*about, where, *(value / 1024 for value in _ranked(of))) for where, of in waiting.items()]
+        rows += [(*about, where, *(value / 1024 for value in _rank_values(of))) for where, of in waiting.items()]
     columns = [text("overlap"), text("stream"), text("where", "waiting in"), *_percentiles("kib", ",.2f")]
     return Table(columns, rows, "What a request finds at its memory channel when it arrives [KiB]")
 
@@ -108,7 +108,7 @@ def _delays(found: Sequence[tuple[Timeline, MemoryInterference]]) -> Table:
     return Table(columns, rows, title)
 
 
-def _ranked(values: Percentiles) -> tuple[float, ...]:
+def _rank_values(values: Percentiles) -> tuple[float, ...]:
     return values.mean, values.p50, values.p90, values.p99, values.max
 
 
@@ -142,7 +142,7 @@ def bursts(runs: Mapping[str, Timeline], stage: int | None = None, gpu: int = 0)
         for at, each in enumerate(shown.values())
         for panel in each.panels(f"burst{at}", window, slowest, last=at == len(shown) - 1)
     ]
-    return stacked("How a burst meets the GEMM's loads", panels, _CAPTION, titled=True)
+    return stack_figures("How a burst meets the GEMM's loads", panels, _CAPTION, titled=True)
 
 
 class _StageEnd:

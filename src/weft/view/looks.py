@@ -86,10 +86,10 @@ def cause_looks(causes: Collection[Cause]) -> Looks:
 def spread(names: Sequence[str], taken: Collection[str] = ()) -> Looks:
     """A colour of the palette for each name, none of those `taken`; when all are used, lighter ones follow."""
     free = [color for color in PALETTE if color not in taken]
-    return {name: _toned(free[at % len(free)], at // len(free)) for at, name in enumerate(names)}
+    return {name: _tone_color(free[at % len(free)], at // len(free)) for at, name in enumerate(names)}
 
 
-def _toned(color: str, turn: int) -> str:
+def _tone_color(color: str, turn: int) -> str:
     """A colour of the palette in its first turn, halfway to white in the second, darker in the third, and so on."""
     towards, share = ((0, 0.0), (255, 0.5), (0, 0.4))[turn % 3]
     parts = (int(color[at : at + 2], 16) for at in (1, 3, 5))

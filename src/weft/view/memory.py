@@ -114,7 +114,7 @@ def memory_curve(answer: Step, until_s: float = math.inf) -> Figure | None:
     if answer.memory is None:
         return None
     at = answer.memory.fullest
-    table = _held(answer, at, answer.memory.devices[at], until_s)
+    table = _held_table(answer, at, answer.memory.devices[at], until_s)
     span = [table.column("time_s")[0], min(table.column("until_s")[-1], until_s)]
     capacity = answer.memory.capacity / 1e9
     figure = areas(
@@ -126,7 +126,7 @@ def memory_curve(answer: Step, until_s: float = math.inf) -> Figure | None:
     return figure.captioned(f"{where}, in GB; activations rise with every forward pass that is in flight.")
 
 
-def _held(answer: Step, at: int, device: DeviceMemory, until_s: float) -> Table:
+def _held_table(answer: Step, at: int, device: DeviceMemory, until_s: float) -> Table:
     """Memory [GB] by holder at every task of a device that begins before a time."""
     order = answer.pipeline.schedule.orders[at]
     start, end = (np.asarray(times).flat[order] for times in (answer.pipeline.start, answer.pipeline.end))

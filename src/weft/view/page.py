@@ -68,7 +68,7 @@ def page_text(title: str, told: str, parts: Sequence[Part], explained: str = "")
         plain=plain,
         number_of=number_of,
         contents=titled,
-        figures={f"figure-{number_of(figure)}": _embedded(figure) for figure in drawn},
+        figures={f"figure-{number_of(figure)}": _embed_figure(figure) for figure in drawn},
         script=_javascript() if drawn else "",
     )
 
@@ -102,7 +102,7 @@ def _numbers(parts: Sequence[Part]) -> Any:
     return lambda part: ids[id(part)]
 
 
-def _embedded(figure: Figure) -> str:
+def _embed_figure(figure: Figure) -> str:
     """A figure's specification and rows as JSON, escaped so that no text can close the script element."""
     data = {name: {"keys": table.keys, "columns": _columns(table)} for name, table in figure.data.items()}
     text = to_json({"title": figure.title, "spec": figure.spec, "data": data}, separators=(",", ":"))

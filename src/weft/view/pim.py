@@ -23,7 +23,7 @@ def banks_over_time(met: Mapping[str, ChannelRun], path: float) -> Figure:
 
     `path` is the time from a channel's bus to the kernel [s].
     """
-    rows = [(way, *row) for way, one in met.items() for row in _held(one, path * 1e6)]
+    rows = [(way, *row) for way, one in met.items() for row in _bank_rectangles(one, path * 1e6)]
     columns = [
         text("way"), text("owner", "serves"), number("start_us", "from", "µs", ".3f"),
         number("end_us", "to", "µs", ".3f"), number("unit", "bank"), number("unit_to", "to"),
@@ -36,7 +36,7 @@ def banks_over_time(met: Mapping[str, ChannelRun], path: float) -> Figure:
     )
 
 
-def _held(met: ChannelRun, path_us: float) -> Iterator[tuple[str, float, float, int, int]]:
+def _bank_rectangles(met: ChannelRun, path_us: float) -> Iterator[tuple[str, float, float, int, int]]:
     """Rectangles of a run: owner, from and until [µs], the bank and the one behind it."""
     bursts = met.requests.bytes / met.pim.units.word_bytes
     end = met.done / _FS_PER_US - np.where(met.requests.kind == 0, path_us, 0.0)

@@ -11,7 +11,7 @@ from weft.core.errors import InputError
 from weft.core.report.table import Table, number, text
 from weft.models.parallel.plan import schedule_name
 from weft.step.pipeline import PipelineTimes
-from weft.view.figure import Axis, Color, Figure, Label, Lane, stacked, step_lines, timeline_bars
+from weft.view.figure import Axis, Color, Figure, Label, Lane, stack_figures, step_lines, timeline_bars
 from weft.view.looks import BLUE, GREEN, ORANGE, Looks
 from weft.view.memory import memory_curve
 from weft.view.plans import shown_devices
@@ -44,7 +44,9 @@ def pipeline_diagram(times: PipelineTimes) -> Figure:
         end=Axis("end_ms", title="time [ms]", domain=[0.0, 1e3 * times.makespan]), color=Color("kind", KINDS),
         over=[Label("micro_batch" if drawn.tasks <= _MOST_NUMBERED else "", inside=True)],
     )  # fmt: skip
-    return figure.captioned(f"Idle {times.idle_share:z.1%} of the time; at most {_held(times)} in flight on a device.")
+    return figure.captioned(
+        f"Idle {times.idle_share:z.1%} of the time; at most {_in_flight_words(times)} in flight on a device."
+    )
 
 
 def pipeline_with_memory(times: PipelineTimes, kept: Sequence[float], limit: float | None = None) -> Figure:
@@ -59,7 +61,9 @@ def pipeline_with_memory(times: PipelineTimes, kept: Sequence[float], limit: flo
         limit=limit,
     )  # fmt: skip
     line = "; the dashed line is the limit" if limit is not None else ""
-    return stacked(diagram.title, [diagram, held], f"{diagram.caption} Below: the activations that devices hold{line}.")
+    return stack_figures(
+        diagram.title, [diagram, held], f"{diagram.caption} Below: the activations that devices hold{line}."
+    )
 
 
 def schedule_with_memory(answer: Step) -> Figure:
@@ -83,8 +87,10 @@ def schedule_with_memory(answer: Step) -> Figure:
     said = f"The first {until:,.3g} of {times.makespan:,.3g} s; what follows repeats until the last micro-batches leave"
     if until == times.makespan:
         said = f"All {until:,.3g} s of the pipeline"
-    caption = f"{said}. Idle {times.idle_share:z.1%} of the time; at most {_held(times)} in flight on a device."
-    return stacked(
+    caption = (
+        f"{said}. Idle {times.idle_share:z.1%} of the time; at most {_in_flight_words(times)} in flight on a device."
+    )
+    return stack_figures(
         "What does every stage do when, and what does it hold?", [tasks, *([below] if below else [])],
         f"{caption} {below.caption if below else ''}".strip(),
     )  # fmt: skip
@@ -120,7 +126,7 @@ def pipeline_table(times: PipelineTimes) -> Table:
     return Table(columns, rows)
 
 
-def _held(times: PipelineTimes) -> str:
+def _in_flight_words(times: PipelineTimes) -> str:
     """The largest number of micro-batches in flight on a device, in words."""
     most = float(times.peak_in_flight.max())
     return f"{most:g} micro-batch{'es' * (most != 1)}"

@@ -116,7 +116,7 @@ def program_figures(run: Timeline) -> Sequence[Figure]:
     return tuple(filter(None, (operators_over_time(run), traffic_over_time(run))))
 
 
-def told(run: Timeline, closed: Estimate) -> list[str]:
+def program_sentences(run: Timeline, closed: Estimate) -> list[str]:
     """The answer in sentences."""
     whole, seconds = float(closed.seconds), run.seconds
     count = f"{len(run.graph):,} operators" if len(run.graph) > 1 else "one operator"
@@ -140,7 +140,7 @@ class ProgramReport(Report[Timeline]):
 
     def sentences(self) -> list[str]:
         """The time, and that of the closed form."""
-        return told(self.answer, self.closed)
+        return program_sentences(self.answer, self.closed)
 
     def notes(self) -> list[str]:
         """How much was simulated."""

@@ -10,7 +10,7 @@ from weft.core.report.table import Table, microseconds, number, text
 from weft.estimate.errors import gemm_error
 from weft.view.figure import Color, Figure, dots_below
 from weft.view.plans import plan_title
-from weft.view.shares import COLORS, label, ordered
+from weft.view.shares import COLORS, label, order_parts
 from weft.view.words import percent, sentence
 
 if TYPE_CHECKING:

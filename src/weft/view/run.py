@@ -25,7 +25,7 @@ from weft.view.figure import Axis, Color, Figure, Label, Lane, Lines, bars, stac
 from weft.view.heat import heat_parts, heat_section
 from weft.view.interference import interference_parts, interference_section
 from weft.view.page import simulated_section
-from weft.view.words import case_label, changed, effort, link_note, percent, us
+from weft.view.words import case_label, changed_values, effort, link_note, percent, us
 
 _PHASES = {"gemm": "GEMM", "reduce_scatter": "RS", "all_gather": "AG"}
 _WAITS = {"compute": "computed", "memory": "loads", "matrix_unit": "matrix", "store": "stores", "chunk": "chunks"}
@@ -190,7 +190,7 @@ def time_table(answer: Comparison) -> Table:
         for run in answer
     ]  # fmt: skip
     gemm = f"{first.gemm} on each " if first.gemm else ""
-    title = f"{case_label(first.graph)}: {gemm}{first.gpu.name}{changed(first.gpu)}"
+    title = f"{case_label(first.graph)}: {gemm}{first.gpu.name}{changed_values(first.gpu)}"
     return Table(columns, rows, with_hypothetical(title, answer))
 
 
@@ -341,16 +341,16 @@ def _outcome(answer: Comparison) -> str:
         if not first.graph.gemms:
             return f"Alone it takes {us(first.seconds)} µs."
         alone = f"Under {first.overlap} it takes {us(first.seconds)} µs"
-        return f"{alone}, {percent(first.duration('gemm') / first.seconds)} of them the GEMM's: {_hidden(first)}."
+        return f"{alone}, {percent(first.duration('gemm') / first.seconds)} of them the GEMM's: {_hidden_words(first)}."
     best = min(answer, key=lambda run: (bool(run.parts), run.seconds))  # simulated runs before ideals
     if best is first:
-        return f"Nothing is faster than {first.overlap}, which takes {us(first.seconds)} µs: {_hidden(first)}."
+        return f"Nothing is faster than {first.overlap}, which takes {us(first.seconds)} µs: {_hidden_words(first)}."
     moved = best.total_bytes / first.total_bytes - 1
     late = answer.slowest[0] if answer.slowest else None
     slowed = f"With GPU {late[0]} {late[1]:.1%} slower, " if late else ""
     return (
         f"{slowed}{best.overlap} is {answer.speedup(best.overlap):.2f} times as fast as {first.overlap}, "
-        f"{us(best.seconds)} instead of {us(first.seconds)} µs: {_hidden(best)}, and DRAM moves {abs(moved):.0%} "
+        f"{us(best.seconds)} instead of {us(first.seconds)} µs: {_hidden_words(best)}, and DRAM moves {abs(moved):.0%} "
         f"{'less' if moved < 0 else 'more'}.{_without_new_hardware(answer, best)}{_among_equals(answer, best)}"
     )
 
@@ -417,7 +417,7 @@ def hypothetical(runs: Iterable[Timeline]) -> str:
     )
 
 
-def _hidden(run: Timeline) -> str:
+def _hidden_words(run: Timeline) -> str:
     """How much of a reduce-scatter, an all-gather or the exchanges around experts GEMMs hide, in words."""
     found = phases(run)
     if routing_of(run.graph) is not None and (beside := sum(run.durations.values()) - run.seconds) > run.seconds * 1e-6:
@@ -465,7 +465,7 @@ def sub_layer_times(answer: Comparison) -> Figure:
 def waits(runs: Timeline | Sequence[Timeline], gpu: int = 0) -> Figure:
     """Activity and waits of every kernel's workgroups, as shares of their time."""
     rows = [
-        (f"{run.overlap}: {_named(span)}", what, spent / whole)
+        (f"{run.overlap}: {_kernel_name(span)}", what, spent / whole)
         for run in ([runs] if isinstance(runs, Timeline) else runs)
         for span in run.spans
         if span.gpu == gpu and (whole := sum(span.waits.values()))
@@ -482,7 +482,7 @@ def waits(runs: Timeline | Sequence[Timeline], gpu: int = 0) -> Figure:
     )  # fmt: skip
 
 
-def _named(span: Span) -> str:
+def _kernel_name(span: Span) -> str:
     """A short name of a kernel, such as "RS", with its iteration's number from the second one on."""
     name = _PHASES.get(span.operator, span.operator.replace("_", "-"))
     return f"{name} {span.iteration}" if span.iteration else name

@@ -22,7 +22,7 @@ from weft.view.trace import (
     counter,
     instant,
     microseconds,
-    named,
+    name_events,
     span,
     write_traces,
 )
@@ -54,8 +54,8 @@ def write_trace(run: Timeline, path: str | Path) -> list[Path]:
 
 def run_trace(run: Timeline, gpu: int = 0) -> RankTrace:
     """The trace of one GPU."""
-    below = [*_tracks(run, gpu), *_rates(run, gpu), *_held(run, gpu)]
-    kernels = [*_kernels(run, gpu), *_fused(run, gpu)]
+    below = [*_tracks(run, gpu), *_rates(run, gpu), *_unit_events(run, gpu)]
+    kernels = [*_kernels(run, gpu), *_fused_kernels(run, gpu)]
     return RankTrace(gpu, run.gpu.name, kernels, run.to_dict(), run.graph.ranks, below=below)
 
 
@@ -71,12 +71,12 @@ def _tracks(run: Timeline, gpu: int) -> Iterator[Event]:
             lane = next((lane for lane, until in free.items() if until <= start), None)
             if lane is None:
                 tid, lane = tid + 1, tid + 1
-                yield from named("thread", gpu, tid, f"{track} ({len(free) + 1})" if free else track, tid)
+                yield from name_events("thread", gpu, tid, f"{track} ({len(free) + 1})" if free else track, tid)
             free[lane] = end
             yield span(name, category, gpu, lane, start * _S_PER_FS, end * _S_PER_FS, **args)
     complete = [(chunk, chunk.complete_fs) for chunk in run.chunks if chunk.gpu == gpu]
     if any(moment is not None for _, moment in complete):
-        yield from named("thread", gpu, tid + 1, "tracker: chunks complete", tid + 1)
+        yield from name_events("thread", gpu, tid + 1, "tracker: chunks complete", tid + 1)
     for chunk, moment in complete:
         if moment is not None:
             name = f"{chunk.buffer} chunk {chunk.position} complete"
@@ -135,7 +135,7 @@ def _kernel_name(each: Span, node: Node | None) -> str:
     return f"{part}_{node.op.dtype}_{node.op.m}x{node.op.n}x{node.op.k}"
 
 
-def _fused(run: Timeline, gpu: int) -> Iterator[TraceKernel]:
+def _fused_kernels(run: Timeline, gpu: int) -> Iterator[TraceKernel]:
     """A fused reduce-scatter, which has no kernel: from the first byte sent or received to the last complete chunk."""
     output = [chunk for chunk in run.chunks if chunk.gpu == gpu and chunk.buffer == "output"]
     starts = [t for c in output for t in (c.first_sent_fs, c.first_remote_fs) if t is not None]
@@ -163,7 +163,7 @@ def _rates(run: Timeline, gpu: int) -> Iterator[Event]:
             yield counter(f"{name} [GB/s]", gpu, at * seconds, {"value": float(shown[at])})
 
 
-def _held(run: Timeline, gpu: int) -> Iterator[Event]:
+def _unit_events(run: Timeline, gpu: int) -> Iterator[Event]:
     """Compute units of each part of the GPU on which an operator's workgroups run, at every change."""
     if run.residency is None:
         return

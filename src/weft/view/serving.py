@@ -9,7 +9,7 @@ from weft.core.report import Part, Section, SystemReport
 from weft.core.report.table import Table, number, text
 from weft.serving.result import LIFETIMES, STATISTICS, WARM_UP, Objective, Pools, Serving, columns
 from weft.view import looks
-from weft.view.figure import Axis, Color, Figure, Words, areas, curves, stacked, step_lines, timeline_bars
+from weft.view.figure import Axis, Color, Figure, Words, areas, curves, stack_figures, step_lines, timeline_bars
 from weft.view.shares import seconds
 from weft.view.step import ranks, waterfall_table
 from weft.view.words import percent
@@ -66,7 +66,7 @@ class ServingReport(SystemReport[Serving]):
         """What is assumed, and last how sure this is."""
         error = self.answer.error
         return [
-            *_counted(self.answer),
+            *_window_note(self.answer),
             *self.answer.notes,
             *([f"TPOT: {error.why}."] if error else []),
             _SURE,
@@ -159,7 +159,7 @@ def _rounded_up(count: float) -> int:
     return -(-int(count) // unit) * unit
 
 
-def _counted(answer: Serving) -> list[str]:
+def _window_note(answer: Serving) -> list[str]:
     """Say which requests count."""
     window = answer.window
     if answer.overloaded or not window.lifetimes:
@@ -282,7 +282,7 @@ def over_time(answer: Serving) -> Figure:
     )  # fmt: skip
     requests = _lines(moments, "requests", [("running", lambda one: one.running), ("waiting", lambda one: one.waiting)])
     memory = _lines(moments, "share", [("KV cache", lambda one: one.memory)])
-    return stacked(
+    return stack_figures(
         "Requests and KV cache over time",
         [
             first,

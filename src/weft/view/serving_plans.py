@@ -47,7 +47,7 @@ class ServingPlansReport(PlanReport[ServingPlans]):
         model = f"{answer.model.title} ({best.serving.format.words})"
         return [
             f"Serve {model} on {best.gpus} of {answer.system.gpus} GPUs: {best.words}.",
-            _served(answer, best),
+            _best_words(answer, best),
             *_more(answer, best),
             counts,
         ]
@@ -104,7 +104,7 @@ class ServingPlansReport(PlanReport[ServingPlans]):
         return [Section("The load on it" if self.answer.best else "The load on the nearest", self.own_figures())]
 
 
-def _served(answer: ServingPlans, best: Deployed) -> str:
+def _best_words(answer: ServingPlans, best: Deployed) -> str:
     return (
         f"SLO attainment {percent(best.serving.slo_attainment or 0.0)} of {objective_words(answer.objective)} (target "
         f"{percent(answer.attainment)}); {best.tokens_per_s_per_user:,.0f} tokens/s per user, "

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import cycle
 
 from weft.core.report.table import Table, number, text
-from weft.step.result.step import RESIDUAL, exposed, exposed_axis
+from weft.step.result.step import RESIDUAL, exposed_axis, exposed_part
 from weft.view import looks
 from weft.view.figure import Axis, Color, Figure, stacked_bars
 from weft.view.plans import AXES
@@ -34,13 +34,29 @@ _WHAT = {
     "decode": "from the first output token to the last",
 }
 COLORS = {
-    "gemm": looks.BLUE, "grouped_gemm": "#004C77", "attention": looks.SKY, "casts": "#9E9AC8", "norm": looks.GREEN,
-    "element-wise": "#66C2A5", "embedding": "#B3DE69", "loss": "#8DD3C7", "recompute": looks.PINK,
-    "optimizer": looks.YELLOW, "contention": "#CC6677", RESIDUAL: "#88AACC", exposed("tp"): looks.RED,
-    exposed("cp"): "#F28E5C", exposed("ep"): "#A63603", exposed("dp"): looks.ORANGE, exposed("pp"): "#8C510A",
-    exposed("host"): "#6A3D9A", "bubble": "#BBBBBB", "imbalance": looks.GREY, "wait": looks.DARK,
+    "gemm": looks.BLUE,
+    "grouped_gemm": "#004C77",
+    "attention": looks.SKY,
+    "casts": "#9E9AC8",
+    "norm": looks.GREEN,
+    "element-wise": "#66C2A5",
+    "embedding": "#B3DE69",
+    "loss": "#8DD3C7",
+    "recompute": looks.PINK,
+    "optimizer": looks.YELLOW,
+    "contention": "#CC6677",
+    RESIDUAL: "#88AACC",
+    exposed_part("tp"): looks.RED,
+    exposed_part("cp"): "#F28E5C",
+    exposed_part("ep"): "#A63603",
+    exposed_part("dp"): looks.ORANGE,
+    exposed_part("pp"): "#8C510A",
+    exposed_part("host"): "#6A3D9A",
+    "bubble": "#BBBBBB",
+    "imbalance": looks.GREY,
+    "wait": looks.DARK,
     "launch gaps": "#444444",
-}  # fmt: skip
+}
 """Colours of the parts, in the order of the waterfall."""
 COMPUTE = (
     "gemm",
@@ -86,7 +102,7 @@ def loss(name: str) -> str:
     return f"exposed {AXES.get(axis, axis)} communication" if axis else _LOSSES.get(name, name)
 
 
-def ordered(parts: Mapping[str, float]) -> list[str]:
+def order_parts(parts: Mapping[str, float]) -> list[str]:
     """The parts of a step in the order of the waterfall: computing, exposed communication, idle time."""
     return [*(name for name in COLORS if name in parts), *(name for name in parts if name not in COLORS)]
 
@@ -106,7 +122,7 @@ def waterfall(
     rows = [
         (lane, label(name), parts[name] / (whole or sum(parts.values())), parts[name] * 1e3)
         for lane, parts in lanes.items()
-        for name in ordered(parts)
+        for name in order_parts(parts)
         if parts[name] > 0
     ]
     share = number("share", f"share of {of}", format_=".1%")

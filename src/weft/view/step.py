@@ -19,7 +19,7 @@ from weft.view.figure import Axis, Color, Figure, timeline_bars
 from weft.view.memory import fitting, holder_table, holders, memory_curve
 from weft.view.pipeline import pipeline_diagram
 from weft.view.plans import AXES, framework_sentence, plan_table, plan_title, shown_devices
-from weft.view.shares import COLORS, COMPUTE, label, loss, meaning, ordered, seconds, waterfall
+from weft.view.shares import COLORS, COMPUTE, label, loss, meaning, order_parts, seconds, waterfall
 from weft.view.words import percent
 
 if TYPE_CHECKING:
@@ -365,7 +365,7 @@ def _fitting(answer: Inference) -> str:
 
 def waterfall_table(parts: Mapping[str, float], whole: float, title: str, name: str = "the step") -> Table:
     """Where the `whole` time goes [s]; the shares of the parts add up to 100 %."""
-    rows = [(label(part), parts[part] * 1e3, parts[part] / whole, meaning(part)) for part in ordered(parts)]
+    rows = [(label(part), parts[part] * 1e3, parts[part] / whole, meaning(part)) for part in order_parts(parts)]
     columns = [
         text("part"),
         milliseconds("time_ms", "time", whole * 1e3),
@@ -422,7 +422,7 @@ def stage_table(answer: Step) -> Table:
         ]
         parts = answer.rank_parts(device)
         idle = parts.pop("bubble")
-        names = _held([part for chunk in held for part in chunk.parts])
+        names = _part_names([part for chunk in held for part in chunk.parts])
         rows.append((
             device, names, sum(chunk.parameters for chunk in held) / 1e9,
             sum(chunk.forward.seconds for chunk in held) * 1e3,
@@ -438,7 +438,7 @@ def stage_table(answer: Step) -> Table:
     return Table(columns, rows, "Pipeline devices: what one GPU of each holds, and does for each micro-batch")
 
 
-def _held(parts: Sequence[PartTimes]) -> str:
+def _part_names(parts: Sequence[PartTimes]) -> str:
     names = [part.name for part in parts]
     return ", ".join(f"{names.count(name)} {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names))
 

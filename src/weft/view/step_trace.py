@@ -71,7 +71,7 @@ def kernels(answer: Step, device: int, most: int = MOST) -> Iterator[TraceKernel
             if task.kind == "B" and schedule.whole[task.stage, task.micro_batch]:
                 done = answer.chunks[task.stage].backward.seconds
                 yield from (kernel.moved(start + done, **where) for kernel in inside[task.stage, "W"])
-        yield from _sent(answer, task.kind, task.stage, task.micro_batch, end)
+        yield from _send_kernels(answer, task.kind, task.stage, task.micro_batch, end)
     yield from _tail(answer, device)
 
 
@@ -132,7 +132,7 @@ def _arguments(node: Node) -> dict[str, Any]:
     return found
 
 
-def _sent(answer: Step, kind: str, stage: int, micro_batch: int, end: float) -> Iterator[TraceKernel]:
+def _send_kernels(answer: Step, kind: str, stage: int, micro_batch: int, end: float) -> Iterator[TraceKernel]:
     """The send of a task's result to another device."""
     to = stage + {"F": 1, "B": -1}.get(kind, 0)
     device = answer.pipeline.schedule.device

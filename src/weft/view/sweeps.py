@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from weft.core.errors import InputError
 from weft.core.report import Part, Report
 from weft.core.report.table import Column, Table, microseconds, number, text, times_faster
-from weft.sweep.questions import listed, named
+from weft.sweep.questions import list_text, value_name
 from weft.view import looks
 from weft.view.figure import Axis, Color, Figure, Label, Lane, Words, bars, choice_map, choices, curves
 
@@ -60,7 +60,7 @@ def _table(answer: Sweep, points: Sequence[SweepPoint]) -> Table:
     shown = [name for name in _SHOWN if name in answer.columns.types and name != answer.goal]
     columns = [*(text(name) for name in answer.axes), goal, *(_SHOWN[name][0] for name in shown)]
     rows = [
-        [*map(_text, point.values), _reached(answer, point), *(_figure(point, name) for name in shown)]
+        [*map(_text, point.values), _goal_value(answer, point), *(_figure(point, name) for name in shown)]
         for point in points
     ]
     if "overlap" in answer.axes:
@@ -77,7 +77,7 @@ def _goal(answer: Sweep) -> Column:
     return _GOALS.get(answer.matrix.data["run"]) or microseconds("time", "time", 2)
 
 
-def _reached(answer: Sweep, point: SweepPoint) -> float | None:
+def _goal_value(answer: Sweep, point: SweepPoint) -> float | None:
     if point.why:
         return None
     return float(point[answer.goal]) * _PER_UNIT.get(answer.matrix.data["run"], 1e6)
@@ -92,7 +92,7 @@ def _figure(point: SweepPoint, name: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    return str(listed(named(value)))
+    return str(list_text(value_name(value)))
 
 
 def sweep_figure(answer: Sweep) -> Figure:
@@ -111,8 +111,8 @@ def sweep_figure(answer: Sweep) -> Figure:
     points, goal, others = [works[at] for at in drawn], _goal(answer), [axis for axis in answer.axes if axis != name]
     unfit = len(works) - sum(fits)
     left = f"Left out, as they do not fit the memory: {unfit:,} of {len(works):,}." * (0 < sum(fits) < len(works))
-    reached = [_reached(answer, point) or 0.0 for point in points]
-    lines = [_varied(answer, point, name) or "time" for point in points]
+    reached = [_goal_value(answer, point) or 0.0 for point in points]
+    lines = [_point_words(answer, point, name) or "time" for point in points]
     if len(set(lines)) > _MOST_LINES:
         return _best_map(answer, points, name).captioned(
             f"Dark is best; white is twice the least or more. {left}".rstrip()
@@ -154,9 +154,9 @@ def _best_map(answer: Sweep, points: Sequence[SweepPoint], across: str) -> Figur
     for pair in permutations(longest, 2):
         places = [answer.axes.index(name) for name in pair]
         best: dict[tuple[str, ...], SweepPoint] = {}
-        for point in sorted(points, key=lambda point: float(_reached(answer, point) or 0.0)):
+        for point in sorted(points, key=lambda point: float(_goal_value(answer, point) or 0.0)):
             best.setdefault(tuple(_label(answer, point, place) for place in places), point)
-        cells += [(*pair, *cell, _reached(answer, one), _varied(answer, one)) for cell, one in best.items()]
+        cells += [(*pair, *cell, _goal_value(answer, one), _point_words(answer, one)) for cell, one in best.items()]
     heads = [text("columns"), text("rows"), text("across", "column"), text("down", "row"), goal, text("best")]
     return choice_map(
         f"Which values matter? Least {goal.head} [{goal.unit}] for each pair of values", Table(heads, cells),
@@ -169,7 +169,7 @@ def _label(answer: Sweep, point: SweepPoint, place: int) -> str:
     return value if axis in _NAMED else f"{axis} {value}"
 
 
-def _varied(answer: Sweep, point: SweepPoint, without: str = "") -> str:
+def _point_words(answer: Sweep, point: SweepPoint, without: str = "") -> str:
     """The values of a point on the axes of a sweep, but for one, in words."""
     values = zip(answer.axes, map(_text, point.values), strict=True)
     return ", ".join(value if axis in _NAMED else f"{axis} {value}" for axis, value in values if axis != without)
@@ -189,8 +189,8 @@ class SweepReport(Report["Sweep"]):
         said = f"{works:,} of {whole:,} combinations run" + f", {works - unfit:,} of them fit the memory" * (unfit > 0)
         if not best:
             return [f"{said}."]
-        goal, first = _goal(self.answer), _varied(self.answer, best[0])
-        reached = f"{goal.text(_reached(self.answer, best[0]))} {goal.unit}"
+        goal, first = _goal(self.answer), _point_words(self.answer, best[0])
+        reached = f"{goal.text(_goal_value(self.answer, best[0]))} {goal.unit}"
         return [f"The least {goal.head} is {reached}{', ' * bool(first)}{first}; {said}."]
 
     def notes(self) -> list[str]:

@@ -32,7 +32,7 @@ def print_table(table: Table) -> None:
     console = _console()
     notes: list[Table] = []
     if table.narrow and console.width < _ROOM_FOR_NOTES:
-        table, notes = _noted(table)
+        table, notes = _note_texts(table)
     dropped = _to_drop(console.width, table)
     shown = table.without(dropped)
     if _is_narrow(console.width, shown):
@@ -75,7 +75,7 @@ def _plain(words: str) -> str:
     return words.translate(_PLAIN)
 
 
-def _noted(table: Table) -> tuple[Table, list[Table]]:
+def _note_texts(table: Table) -> tuple[Table, list[Table]]:
     """The table with long texts replaced by numbers, and the texts by number."""
     rows, notes = [list(row) for row in table.rows], []
     columns = list(table.columns)
@@ -95,7 +95,7 @@ def _to_drop(width: int, table: Table) -> list[str]:
     widths = _widths(table)
     dropped: list[str] = []
     for column in (column for column in table.columns if column.spare):
-        if _needed(widths.values()) <= width:
+        if _needed_width(widths.values()) <= width:
             break
         dropped.append(column.key)
         del widths[column.key]
@@ -107,7 +107,7 @@ def _is_narrow(width: int, table: Table) -> bool:
     widths, last = _widths(table), table.columns[-1]
     if len(table.columns) < 3 or last.is_number or not any(" " in row[-1] for row in table.cells()):
         return False
-    room = width - _needed(widths.values()) + widths[last.key]
+    room = width - _needed_width(widths.values()) + widths[last.key]
     return room < min(widths[last.key], _LEAST_PROSE)
 
 
@@ -120,7 +120,7 @@ def _widths(table: Table) -> dict[str, int]:
     }
 
 
-def _needed(widths: Collection[int]) -> int:
+def _needed_width(widths: Collection[int]) -> int:
     """The width of a table without padding: one space between columns and at both edges."""
     return sum(widths) + len(widths) + 1
 

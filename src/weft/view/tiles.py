@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from weft.core.report import Report
 from weft.core.report.table import Table, microseconds, number, text
-from weft.plan.tune.tiles import REASONS, searched
+from weft.plan.tune.tiles import REASONS, search_tiles
 from weft.view import looks
 from weft.view.figure import Color, Figure, bars
 from weft.view.words import percent
@@ -56,7 +56,7 @@ class TilesReport(Report["Tiles"]):
         answer = self.answer
         best = answer.best
         against = _against(answer.over_library)
-        found = searched(answer)
+        found = search_tiles(answer)
         lead = (
             f"Of {answer.candidates:,} kernels {len(answer.seconds):,} fit and may pay; the fastest, {best.tiling}, "
             f"takes {best.seconds * 1e6:,.1f} µs. The library's choice, {answer.library.tiling}, {against}."

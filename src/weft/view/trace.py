@@ -81,7 +81,7 @@ def write_traces(ranks: Sequence[RankTrace], path: str | Path) -> list[Path]:
     """
     paths = [check_writable(rank_path(path, one.rank) if len(ranks) > 1 else path) for one in ranks]
     made = zip(map(trace_data, ranks), paths, strict=True)
-    return [write_atomically(target, _encoded(data, target)) for data, target in made]
+    return [write_atomically(target, _encode_events(data, target)) for data, target in made]
 
 
 def rank_path(path: str | Path, rank: int) -> Path:
@@ -103,8 +103,8 @@ def trace_data(one: RankTrace) -> dict[str, Any]:
         "baseTimeNanoseconds": 0,
         "weft": one.about,
         "traceEvents": [
-            *named("process", one.rank, 0, f"GPU {one.rank}{one.place} ({one.gpu})", 0),
-            *named("process", host, 0, f"host of GPU {one.rank}: launches", 1),
+            *name_events("process", one.rank, 0, f"GPU {one.rank}{one.place} ({one.gpu})", 0),
+            *name_events("process", host, 0, f"host of GPU {one.rank}: launches", 1),
             *step,
             *_kernel_events(one.kernels, one.rank),
             *one.below,
@@ -112,7 +112,7 @@ def trace_data(one: RankTrace) -> dict[str, Any]:
     }
 
 
-def _encoded(data: dict[str, Any], target: Path) -> bytes:
+def _encode_events(data: dict[str, Any], target: Path) -> bytes:
     """JSON with one event per line: HolisticTraceAnalysis searches for the rank line by line."""
     about = to_json({key: value for key, value in data.items() if key != "traceEvents"})
     events = ",\n".join(to_json(event) for event in data["traceEvents"])
@@ -127,7 +127,7 @@ def _kernel_events(kernels: Sequence[TraceKernel], rank: int) -> Iterator[Event]
         known.setdefault(kernel.stream, _FIRST_OTHER + len(known))
     placed = [(kernel, known[kernel.stream] if kernel.number is None else kernel.number) for kernel in kernels]
     for number, what in sorted({number: kernel.stream for kernel, number in placed}.items()):
-        yield from named("thread", rank, number, f"stream {number}: {what}", number)
+        yield from name_events("thread", rank, number, f"stream {number}: {what}", number)
     for correlation, (kernel, number) in enumerate(placed, _FIRST_CORRELATION):
         args = {"stream": number, "device": rank, "context": 1}
         if kernel.by_host:
@@ -160,7 +160,7 @@ def instant(name: str, category: str, pid: int, tid: int, at: float) -> Event:
     return {"ph": "i", "s": "t", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": microseconds(at)}
 
 
-def named(kind: str, pid: int, tid: int, name: str, order: int) -> Iterator[Event]:
+def name_events(kind: str, pid: int, tid: int, name: str, order: int) -> Iterator[Event]:
     """The metadata events that name a "process" or a "thread" and set its sort order."""
     for what, args in ((f"{kind}_name", {"name": name}), (f"{kind}_sort_index", {"sort_index": order})):
         yield {"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": args}

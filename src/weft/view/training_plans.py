@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from weft.core.report import Part, Section
 from weft.core.report.table import Table, number, text
 from weft.models.parallel.plan_text import changes, words
-from weft.plan.plans import signed
+from weft.plan.plans import signed_seconds
 from weft.view import looks
 from weft.view.figure import Color, Figure, Label, choice_map, stacked_bars, timeline_bars
 from weft.view.pipeline import schedule_with_memory
 from weft.view.planner import PlanReport, front_figure
-from weft.view.shares import colors, label, ordered, seconds
+from weft.view.shares import colors, label, order_parts, seconds
 from weft.view.words import sentence
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ def verdict(answer: Plans) -> list[str]:
         f"Its fullest GPU needs {room}: {best.why}.",
         f"{answer.runner_up}." if answer.runner_up else "No other plan fits.",
         _ties(answer),
-        *_launched(answer),
+        *_launcher_sentence(answer),
     ]
 
 
-def _launched(answer: Plans) -> list[str]:
+def _launcher_sentence(answer: Plans) -> list[str]:
     """Whose launch file it is, and what the same plan takes under the other launchers, in a sentence."""
     if not answer.launcher:
         return []
@@ -90,19 +90,19 @@ def _fastest(named: Iterable[tuple[str, Planned]]) -> list[tuple[str, float]]:
 
 def _ties(answer: Plans) -> str:
     known = f"±{answer.best.error:.0%} is the known error: {answer.why_range}"
-    tied = _tied(answer)
+    tied = _count_tied(answer)
     if not tied:
         return f"No other plan is so near that it could be the faster one; {known}."
     return f"{tied} other plan{'s' * (tied > 1)} of the {len(answer.plans)} best could be as fast; {known}."
 
 
-def _tied(answer: Plans) -> int:
+def _count_tied(answer: Plans) -> int:
     return sum(one.tied for one in answer.plans[1:])
 
 
 def warnings(answer: Plans) -> list[str]:
     """What to do about plans that are tied; nothing if none is."""
-    if not _tied(answer):
+    if not _count_tied(answer):
         return []
     return ["warning: the best plans are tied; time the first few for some steps on your machine before a long run"]
 
@@ -176,7 +176,7 @@ def front(answer: Plans) -> Figure:
                 one.step_time_s,
                 one.peak_bytes / 1e9,
                 f"{one.gpus:,} GPUs",
-                _named(one, answer),
+                _plan_name(one, answer),
                 "best" * (one.plan == answer.best.plan),
             )
             for one in sorted(plans, key=lambda one: (one.gpus, one.step_time_s))
@@ -197,7 +197,7 @@ def front(answer: Plans) -> Figure:
     )
 
 
-def _named(one: Planned, answer: Plans) -> str:
+def _plan_name(one: Planned, answer: Plans) -> str:
     mixed = len({each.setting.framework.name for each in answer.plans}) > 1
     return words(one.plan) + (f" ({one.setting.framework.name})" if mixed else "")
 
@@ -227,7 +227,7 @@ def _best_of(answer: Plans, across: str, down: str) -> Iterator[tuple[tuple[str,
     """The fastest plan for each two choices."""
     found: dict[tuple[str, str], Planned] = {}
     for one in answer.fitting:
-        cell = _labelled(one, across), _labelled(one, down)
+        cell = _choice_label(one, across), _choice_label(one, down)
         if cell not in found or one.step_time_s < found[cell].step_time_s:
             found[cell] = one
     return iter(found.items())
@@ -237,15 +237,15 @@ def difference(answer: Plans) -> Figure:
     """The runner-up's step against the best one's, part by part [s]: each bar begins where the one before it ends."""
     best, second = (one.step().parts for one in answer.plans[:2])
     second_is_faster = answer.plans[1].step_time_s < answer.best.step_time_s
-    grown = {name: second.get(name, 0.0) - best.get(name, 0.0) for name in ordered({**best, **second})}
+    grown = {name: second.get(name, 0.0) - best.get(name, 0.0) for name in order_parts({**best, **second})}
     least = _LEAST_CHANGE * answer.best.step_time_s
     shown = {label(name): change for name, change in grown.items() if abs(change) >= least}
     rest = sum(grown.values()) - sum(shown.values())
     rows, at = [], 0.0
     for name, change in {**shown, **({"all else": rest} if rest else {})}.items():
         ends = sorted((at, at := at + change))
-        rows.append((name, "longer" if change > 0 else "shorter", *ends, signed(change)))
-    rows.append(("the step", "in all", 0.0, at, signed(at)))
+        rows.append((name, "longer" if change > 0 else "shorter", *ends, signed_seconds(change)))
+    rows.append(("the step", "in all", 0.0, at, signed_seconds(at)))
     columns = [text("lane", "part"), text("kind", " "), number("from_s", " "),
                number("until_s", "runner-up minus best", "s", "+.3g"), text("said", " ")]  # fmt: skip
     return timeline_bars(
@@ -260,9 +260,9 @@ def difference(answer: Plans) -> Figure:
 def waterfalls(answer: Plans) -> Figure:
     """Where the steps of the best plans go."""
     rows = [
-        (f"{rank}: {_short(one)}", label(name), one.step().parts[name], _named(one, answer))
+        (f"{rank}: {_short(one)}", label(name), one.step().parts[name], _plan_name(one, answer))
         for rank, one in enumerate(answer.plans, 1)
-        for name in ordered(one.step().parts)
+        for name in order_parts(one.step().parts)
     ]
     columns = [text("lane", "plan"), text("part"), number("time_s", "time", "s", ",.3f"), text("words", "is")]
     table = Table(columns, rows)
@@ -277,7 +277,7 @@ def _short(one: Planned) -> str:
     return ", ".join(said for said in degrees if not said.endswith(" 1")) or f"DP {one.plan.dp}"
 
 
-def _labelled(one: Planned, name: str) -> str:
+def _choice_label(one: Planned, name: str) -> str:
     """A choice with its name: "TP 8", "micro-batch 2", "1f1b", "full recomputation" as "recompute full"."""
     return f"{'' if name == 'schedule' else _LABELS[name]} {_choice(one, name)}".strip()
 

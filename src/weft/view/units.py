@@ -39,7 +39,9 @@ def units_by_way(ways: Sequence[ShownRun], looks: Looks, until: float | None = N
 
     The time axis ends at `until` [s], or with the longest way.
     """
-    rows = [(way.title, list(looks)[owner], *where) for way in ways for owner, *where in _held(way, len(looks))]
+    rows = [
+        (way.title, list(looks)[owner], *where) for way in ways for owner, *where in _unit_rectangles(way, len(looks))
+    ]
     columns = [
         text("way"), text("owner", "held by"), number("unit", "compute unit", format_=",.1f"), number("unit_to", " "),
         microseconds("start", "from"), microseconds("end", "until"),
@@ -50,7 +52,7 @@ def units_by_way(ways: Sequence[ShownRun], looks: Looks, until: float | None = N
     return held_map(title, Table(columns, rows), looks, whole * 1e6, units)
 
 
-def _held(way: ShownRun, owners: int) -> Iterator[tuple[int, float, float, float, float]]:
+def _unit_rectangles(way: ShownRun, owners: int) -> Iterator[tuple[int, float, float, float, float]]:
     """Owner, range of compute units, and start and end [us] of every rectangle in a way's map."""
     begin = 0.0
     for run, owner_of in zip(way.runs, way.owners, strict=True):

@@ -38,7 +38,7 @@ def case_label(graph: Graph) -> str:
     return f"{' '.join(names)}, TP {graph.ranks}" if names else str(graph)
 
 
-def changed(gpu: Gpu) -> str:
+def changed_values(gpu: Gpu) -> str:
     """The values of a GPU that the user changed, to append to its name."""
     return "".join(f", {change}" for change in gpu.changes)
 

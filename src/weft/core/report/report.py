@@ -48,7 +48,7 @@ Part = str | Table | Figure | Section | Sequence[str]
 T = TypeVar("T")
 
 
-def filled(*parts: T) -> list[T]:
+def drop_empty(*parts: T) -> list[T]:
     """Leave out tables without rows, and figures whose first table has none."""
     return [part for part in parts if not isinstance(table := _main_table(part), Table) or table.rows]
 

@@ -32,7 +32,7 @@ LIBRARIES = ("numpy", "numba", "llvmlite", "scipy")
 def fingerprint_of(module: Path) -> str:
     """Hash of everything that decides the records of a file's tasks, except their inputs."""
     digest = hashlib.sha256(sources().encode())
-    for source in sorted(_reached(module)):
+    for source in sorted(_imported_files(module)):
         digest.update(source.name.encode())
         digest.update(source.read_bytes())
     return digest.hexdigest()
@@ -64,7 +64,7 @@ def sources() -> str:
     return digest.hexdigest()
 
 
-def _reached(module: Path) -> set[Path]:
+def _imported_files(module: Path) -> set[Path]:
     """A module's file and the files that it imports, directly or indirectly, from the packages in `CHOOSING`."""
     reached, waiting = set[Path](), [module]
     while waiting:

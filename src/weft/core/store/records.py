@@ -101,7 +101,7 @@ class Store:
         """The record that answers a question, or None; a damaged entry is reported."""
         path = self.path(asked)
         try:
-            record = _checked(parse_json(read_stored(path, self._own), any_number=True), asked)
+            record = _check_entry(parse_json(read_stored(path, self._own), any_number=True), asked)
         except OSError:
             return None
         except (InputError, ValueError, KeyError, TypeError) as error:
@@ -140,7 +140,7 @@ class Store:
 
     def keep(self, asked: Question, record: Record) -> None:
         """Store a record unless the store gave up; if it cannot be written, give up."""
-        if self.keeps and (why := stored(asked, record, self)):
+        if self.keeps and (why := store_record(asked, record, self)):
             self.give_up(why)
 
     def give_up(self, why: str) -> None:
@@ -196,10 +196,10 @@ def answer_here(asked: Question, store: Store | None) -> Answer:
     made = answer(asked.task)
     if fingerprint_of(asked.home) != asked.code:
         return made, "Weft's own sources changed since the sweep began"
-    return made, stored(asked, made, store)
+    return made, store_record(asked, made, store)
 
 
-def stored(asked: Question, record: Record, store: Store) -> str:
+def store_record(asked: Question, record: Record, store: Store) -> str:
     """Store a record; why that failed, or an empty text."""
     try:
         store.put(asked, record)
@@ -230,7 +230,7 @@ class _Unfit(ValueError):
     """An entry that is readable but invalid."""
 
 
-def _checked(entry: dict[str, Any], asked: Question) -> Record:
+def _check_entry(entry: dict[str, Any], asked: Question) -> Record:
     """The record of an entry; raises _Unfit with the reason if it is invalid."""
     inputs, record = entry["inputs"], entry["record"]
     if entry["schema"] != SCHEMA:

@@ -145,14 +145,14 @@ def _walk(place: tuple[str, ...], table: Mapping[str, Any]) -> Sequence[tuple[st
 
 
 @cache
-def shipped() -> Mapping[str, float]:
+def shipped_values() -> Mapping[str, float]:
     """Every value by path [seconds, bytes/s or a ratio]."""
     return {path: leaf.value for path, leaf in leaves().items()}
 
 
 @cache
 def bounds() -> Mapping[str, tuple[float, float]]:
-    """The plausible range of every value by path [as `shipped`]."""
+    """The plausible range of every value by path [as `shipped_values`]."""
     return {path: leaf.range for path, leaf in leaves().items()}
 
 

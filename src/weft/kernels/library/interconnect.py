@@ -115,13 +115,13 @@ _UNBOUNDED = 64
 def interconnect(system: System) -> Interconnect:
     """The links of a system in the cost model of its GPUs' library; a system without a node is a ring of links."""
     found = _links(system)
-    sold = _catalogued(system.name, system.gpu.name)
+    sold = _find_interconnect(system.name, system.gpu.name)
     changed = sold and (sold.link_figure, sold.nic) != (found.link_figure, found.nic)
     return replace(found, sold=(sold.link_figure, sold.nic)) if sold and changed else found
 
 
 @lru_cache
-def _catalogued(name: str, gpu: str) -> Interconnect | None:
+def _find_interconnect(name: str, gpu: str) -> Interconnect | None:
     """The links of the catalogue's system of that name and GPU; None for one of the user's own."""
     try:
         found = hardware.system(name)

@@ -110,7 +110,7 @@ class Profile:
 
         Raises ConfigError for an unknown path or a broken rule.
         """
-        parsed = {path: _parsed(path, raw, self.name) for path, raw in values.items()}
+        parsed = {path: _parse_value(path, raw, self.name) for path, raw in values.items()}
         sources = {path: set_by_user(str(raw)) for path, raw in values.items()}
         return replace(self, values={**self.values, **parsed}, provenance={**self.provenance, **sources})
 
@@ -140,7 +140,7 @@ def _key(path: str) -> str:
     return key if table in ("ring", "all_reduce", "reduce_scatter", "all_gather") else f"{table}_{key}"
 
 
-def _parsed(path: str, raw: object, file: str) -> float:
+def _parse_value(path: str, raw: object, file: str) -> float:
     if path not in quantities():
         raise unknown_key(path, tuple(quantities()), file)
     rule = quantities()[path]
@@ -177,7 +177,7 @@ def load_library(name_or_path: str | Path) -> Profile:
 
 
 @cache
-def _packaged(name: str) -> Profile:
+def _read_packaged(name: str) -> Profile:
     return load_library(name)
 
 
@@ -186,7 +186,7 @@ def profile_for(gpu: str, architecture: str, library: str) -> Profile:
 
     Raises UnknownNameError if the library has no profile.
     """
-    known = [_packaged(name) for name in library_names()]
+    known = [_read_packaged(name) for name in library_names()]
     served = _CALLS.get(library, library)
     left = [profile for profile in known if profile.library == served]
     if not left:

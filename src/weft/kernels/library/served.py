@@ -124,7 +124,7 @@ def library(operator: str, name: str) -> Library:
 
 
 @cache
-def shipped() -> Mapping[str, float]:
+def shipped_values() -> Mapping[str, float]:
     """Every value by path, such as "attention.trtllm.context.bf16-fp8.hopper.start" [base unit]."""
     return {f"{place}.{name}": value for place, of in tables().items() for name, value in of.items()}
 

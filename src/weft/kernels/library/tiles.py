@@ -66,17 +66,17 @@ def candidates(architecture: str, dtype: str, *, scaled: bool = False) -> tuple[
         return tuple(replace(KernelCandidate(*tile), threads=384) for tile in _lists()["scaled"])
     if dtype in ("fp32", "fp64"):
         amd = architecture.startswith("cdna") or architecture in ("t3", "vega")
-        return _mirrored(KernelCandidate(*tile) for tile in _lists()["single-amd" if amd else "single-nvidia"])
+        return _mirror_tiles(KernelCandidate(*tile) for tile in _lists()["single-amd" if amd else "single-nvidia"])
     found = (KernelCandidate(*tile) for tile in _lists()[architecture])
     packed = math.floor(2 * width(dtype)) / 2  # bytes of an element without its share of a block's scale
-    return _mirrored(replace(one, step=int(one.step * 2 / packed)) for one in found)
+    return _mirror_tiles(replace(one, step=int(one.step * 2 / packed)) for one in found)
 
 
 @cache
 def batched_candidates(architecture: str, dtype: str) -> tuple[KernelCandidate, ...]:
     """The kernels that a library chooses from for batches of products, where those are not all; else none."""
     found = _lists().get(f"batched-{architecture}", ()) if dtype == "fp32" else ()
-    return _mirrored(KernelCandidate(*tile) for tile in found)
+    return _mirror_tiles(KernelCandidate(*tile) for tile in found)
 
 
 @cache
@@ -110,7 +110,7 @@ def _tables() -> Mapping[str, Mapping[str, Any]]:
     return {name: table for key, table in tables.items() for name in (key, *table.get("serves", ()))}
 
 
-def _mirrored(found: Iterable[KernelCandidate]) -> tuple[KernelCandidate, ...]:
+def _mirror_tiles(found: Iterable[KernelCandidate]) -> tuple[KernelCandidate, ...]:
     """Every tile also with rows and columns exchanged."""
     both = {}
     for one in found:

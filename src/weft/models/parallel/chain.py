@@ -97,7 +97,7 @@ class RankGraphBuilder:
         size = math.ceil(tokens * width * bytes_of(dtype))
         return Collective(kind, size, self.plan.tp, dtype if dtype in DTYPE_BYTES else "fp8")
 
-    def _sent(self, op: Gemm) -> str:
+    def _gather_dtype(self, op: Gemm) -> str:
         """Number format in which a GEMM's input is gathered: the recipe's, or 16 bits."""
         return (is_narrow(op) and self.plan.recipe.gathered) or op.output_dtype
 
@@ -138,8 +138,8 @@ class RankGraphBuilder:
             if self.apart and phase == "forward" and isinstance(op, Streaming) and op.name == "swiglu":
                 self._kept_cast(piece, sum(math.prod(each.shape) for each in op.reads), phase)
             self._in_order(
-                lambda: self._quantized(piece, ".quantize", op.reads[0], phase, piece.cut == "columns"),
-                lambda: self._gathered(piece, phase),
+                lambda: self._quantize_tensor(piece, ".quantize", op.reads[0], phase, piece.cut == "columns"),
+                lambda: self._add_all_gather(piece, phase),
             )
             if isinstance(op, Attention):
                 self._attention_cast(piece, ".quantize", op.reads, phase)
@@ -147,8 +147,8 @@ class RankGraphBuilder:
             self.then("", op, piece, phase)
             self._in_blocks(piece, op, phase, Role.EXPERT_DOWN)
             if phase == "forward":
-                self._paged(piece, op, phase)
-            self._reduced(piece, phase)
+                self._page_activations(piece, op, phase)
+            self._add_reduction(piece, phase)
 
     def _in_order(self, quantise: Callable[[], None], gather: Callable[[], None]) -> None:
         """Append what casts tokens and what gathers them, in the recipe's order."""
@@ -168,7 +168,7 @@ class RankGraphBuilder:
         if self.framework.attention and self.plan.recipe.operands:
             self._cast(piece, suffix, sum(math.prod(each.shape) for each in tensors), phase)
 
-    def _paged(self, piece: LayerOp, op: Op, phase: Phase) -> None:
+    def _page_activations(self, piece: LayerOp, op: Op, phase: Phase) -> None:
         """Copy what an expert's GEMM leaves for the backward pass to pages, or back: its input, and the activation's.
 
         The activation's has 16 bits.
@@ -186,7 +186,7 @@ class RankGraphBuilder:
             hidden = op.k if side is Role.EXPERT_UP else op.n
             self.then(".blocks", Streaming("elementwise", op.rows * hidden, 1, self.dtype), piece, phase)
 
-    def _quantized(self, piece: LayerOp, suffix: str, tensor: Tensor, phase: Phase, gathered: bool) -> None:
+    def _quantize_tensor(self, piece: LayerOp, suffix: str, tensor: Tensor, phase: Phase, gathered: bool) -> None:
         """Cast a 16-bit tensor to a recipe's operands; of one that is `gathered` after, the rank's own tokens."""
         fused = self.fused_experts and (piece.role, suffix) in _CAST_IN_EXPERTS
         if is_narrow(piece.op) and not fused:
@@ -205,7 +205,7 @@ class RankGraphBuilder:
         arrived = self.plan.ep > 1 and piece.role in _SENT and bool(getattr(self.framework.style, _SENT[piece.role]))
         forward = suffix == ".quantize"
         if not (arrived and forward == (piece.role is Role.EXPERT_UP)):
-            self._streamed(piece, f"{suffix}.rows", "quantize", count, phase)
+            self._add_streaming(piece, f"{suffix}.rows", "quantize", count, phase)
             along = "quantize"
         else:
             along = "transpose"
@@ -214,37 +214,39 @@ class RankGraphBuilder:
             if wide:
                 self._kept_cast(piece, count, phase)
             return
-        self._streamed(piece, ".columns", along, count, phase)
+        self._add_streaming(piece, ".columns", along, count, phase)
         saved, weights = (math.prod(each.shape) for each in cut(piece, self.plan).reads[:2])
         if wide:
-            self._streamed(piece, ".back", "quantize", saved, phase)
-        self._streamed(piece, ".turned", "quantize" if wide else "transpose", saved, phase)
-        self._streamed(piece, ".weights", "transpose", weights, phase)
+            self._add_streaming(piece, ".back", "quantize", saved, phase)
+        self._add_streaming(piece, ".turned", "quantize" if wide else "transpose", saved, phase)
+        self._add_streaming(piece, ".weights", "transpose", weights, phase)
 
     def _kept_cast(self, piece: LayerOp, count: int, phase: Phase) -> None:
         """Cast a tensor whose cast is only kept for the backward pass."""
-        self._streamed(replace(piece, role=Role.KEPT_CAST), ".kept", "quantize", count, phase)
+        self._add_streaming(replace(piece, role=Role.KEPT_CAST), ".kept", "quantize", count, phase)
 
-    def _streamed(self, piece: LayerOp, suffix: str, name: str, count: int, phase: Phase) -> None:
+    def _add_streaming(self, piece: LayerOp, suffix: str, name: str, count: int, phase: Phase) -> None:
         dtype = self.plan.recipe.operands if name == "transpose" else self.dtype
         self.then(suffix, Streaming(name, count, 1, dtype), piece, phase)
 
-    def _gathered(self, piece: LayerOp, phase: Phase) -> None:
+    def _add_all_gather(self, piece: LayerOp, phase: Phase) -> None:
         """The all-gather of tokens before a GEMM that is cut by columns, with sequence parallelism."""
         whole = piece.op
         if self.plan.tp > 1 and self.plan.sp and piece.cut == "columns" and isinstance(whole, Gemm):
-            self.then(".gather", self._tp("all_gather", whole.m, whole.k, self._sent(whole)), piece, phase, "tp")
-            self._ordered(piece, ".gather", whole.m * whole.k, self._sent(whole), phase)
+            self.then(
+                ".gather", self._tp("all_gather", whole.m, whole.k, self._gather_dtype(whole)), piece, phase, "tp"
+            )
+            self._add_reordering(piece, ".gather", whole.m * whole.k, self._gather_dtype(whole), phase)
 
-    def _reduced(self, piece: LayerOp, phase: Phase) -> None:
+    def _add_reduction(self, piece: LayerOp, phase: Phase) -> None:
         """The reduction of sums that the ranks have computed in parts."""
         if self.plan.tp > 1 and piece.cut in ("rows", "vocabulary"):
             kind = "reduce_scatter" if self.plan.sp else "all_reduce"
             rows, columns, dtype = output_of(piece.op)
-            self._ordered(piece, ".reduce", rows * columns, dtype, phase)
+            self._add_reordering(piece, ".reduce", rows * columns, dtype, phase)
             self.then(".reduce", self._tp(kind, rows, columns, dtype), piece, phase, "tp")
 
-    def _ordered(self, piece: LayerOp, suffix: str, count: int, dtype: str, phase: Phase) -> None:
+    def _add_reordering(self, piece: LayerOp, suffix: str, count: int, dtype: str, phase: Phase) -> None:
         """Copy the tokens of several sequences into the order of the ranks before a reduce-scatter, or back.
 
         Not where a method joins the collective with its GEMM, which reads and stores the tokens in place.
@@ -325,7 +327,7 @@ class RankGraphBuilder:
             self._all(piece, ops, phase)
         routing = routing_of(piece)
         if self.apart and routing.dtype == self.plan.recipe.operands and self.plan.ep > 1:
-            self._streamed(piece, ".quantize", "quantize", routed_tokens(piece, self.plan) * routing.hidden, phase)
+            self._add_streaming(piece, ".quantize", "quantize", routed_tokens(piece, self.plan) * routing.hidden, phase)
         self.fork, self.branch = self.last, ()
         self._exchange(piece, phase, "dispatch")
         self.received = lambda: self._here(piece, ops, phase)
@@ -377,10 +379,10 @@ class RankGraphBuilder:
     def _backward(self, piece: LayerOp, op: Op) -> None:
         inputs = op.backward.inputs
         if isinstance(op, GroupedGemm):
-            self._paged(piece, op, "input")
+            self._page_activations(piece, op, "input")
             self._in_blocks(piece, op, "input", Role.EXPERT_DOWN)
-            self._quantized(piece, ".input", op.writes[0], "input", False)
-            self._weighted(piece, op, self.last)
+            self._quantize_tensor(piece, ".input", op.writes[0], "input", False)
+            self._add_weight_gradient(piece, op, self.last)
             self._in_blocks(piece, op, "input", Role.EXPERT_UP)
         elif isinstance(piece.op, Gemm) and isinstance(op, Gemm):
             self._gemm_backward(piece, piece.op, op)
@@ -396,7 +398,9 @@ class RankGraphBuilder:
             if isinstance(op, Attention):
                 self._attention_cast(piece, ".input", op.writes[:1], "input")
             if self.apart and isinstance(op, Streaming) and op.name == "swiglu":
-                self._streamed(piece, ".back", "quantize", sum(math.prod(each.shape) for each in op.reads), "input")
+                self._add_streaming(
+                    piece, ".back", "quantize", sum(math.prod(each.shape) for each in op.reads), "input"
+                )
             for number, inner in enumerate(inputs):
                 self.then(".gradient" + (f".{number}" if number else ""), inner, piece, "input")
             for inner in op.backward.weights:
@@ -410,21 +414,21 @@ class RankGraphBuilder:
         """The all-gather of the gradients of tokens before those of a GEMM that is cut by rows."""
         if self.plan.tp > 1 and self.plan.sp and piece.cut == "rows":
             orders = self.plan.recipe.orders if is_narrow(whole) else 1
-            gathered = self._tp("all_gather", whole.m, orders * whole.n, self._sent(whole))
+            gathered = self._tp("all_gather", whole.m, orders * whole.n, self._gather_dtype(whole))
             self.then(".gather", gathered, piece, "input", "tp")
-            self._ordered(piece, ".gather", whole.m * whole.n, self._sent(whole), "input")
+            self._add_reordering(piece, ".gather", whole.m * whole.n, self._gather_dtype(whole), "input")
 
     def _gemm_backward(self, piece: LayerOp, whole: Gemm, op: Gemm) -> None:
         plan = self.plan
         split = plan.tp > 1
         self._in_order(
-            lambda: self._quantized(piece, ".input", op.writes[0], "input", piece.cut == "rows"),
+            lambda: self._quantize_tensor(piece, ".input", op.writes[0], "input", piece.cut == "rows"),
             lambda: self._gradient_gathered(piece, whole),
         )
         before = self.last
         for_weight = before
         if split and plan.sp and piece.cut == "columns" and self.framework.gathers_again:
-            again = self._tp("all_gather", whole.m, whole.k, self._sent(whole))
+            again = self._tp("all_gather", whole.m, whole.k, self._gather_dtype(whole))
             for_weight = (self.add(".gather", again, piece, "weight", before, "tp"),)
         if not self.framework.async_tp:
             before = for_weight
@@ -434,14 +438,14 @@ class RankGraphBuilder:
             kind = "reduce_scatter" if plan.sp else "all_reduce"
             reduced = self._tp(kind, whole.m, whole.k, whole.output_dtype)
             self.last = (done,)
-            self._ordered(piece, ".reduce", whole.m * whole.k, whole.output_dtype, "input")
+            self._add_reordering(piece, ".reduce", whole.m * whole.k, whole.output_dtype, "input")
             ends = [self.add(".reduce", reduced, piece, "input", self.last, "tp")]
             if not self.framework.async_tp:
                 for_weight = (*for_weight, *ends)
         self._weight(piece, op, (*for_weight, done))
         self.last = tuple(ends)
 
-    def _weighted(self, piece: LayerOp, op: GroupedGemm, before: tuple[str, ...]) -> None:
+    def _add_weight_gradient(self, piece: LayerOp, op: GroupedGemm, before: tuple[str, ...]) -> None:
         done = self.add(".input", op.backward.inputs[0], piece, "input", before)
         self._weight(piece, op, (*before, done))
         self.last = (done,)
@@ -452,7 +456,7 @@ class RankGraphBuilder:
         if self.framework.accumulates and isinstance(weight, Gemm | GroupedGemm):
             weight = replace(weight, accumulates=self.framework.gradients == "fp32")
         last = self.add(".weight", weight, piece, "weight", dict.fromkeys(after))
-        if _biased(piece):
+        if _has_bias(piece):
             (out,) = op.writes
             summed = Streaming("elementwise", math.prod(out.shape), 1, out.dtype, inputs=1, outputs=0)
             last = self.add(".bias", summed, piece, "weight", [last])
@@ -462,6 +466,6 @@ class RankGraphBuilder:
             self.add(".add", added, piece, "weight", [last])
 
 
-def _biased(piece: LayerOp) -> bool:
+def _has_bias(piece: LayerOp) -> bool:
     """Whether a GEMM's weight has a bias, whose gradient is a sum over the rows of the output's gradient."""
     return any(piece.parameters > math.prod(inner.writes[0].shape) for inner in piece.op.backward.weights)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from weft.graph import DTYPE_BYTES, EXCHANGES, Attention, Gemm, GroupedGemm, Op, Streaming, TokenExchange
 from weft.graph.collective import Copies
-from weft.graph.routing import Loads, reached
+from weft.graph.routing import Loads, count_reached
 from weft.graph.routing import Routing as Routed
 from weft.models import Transformer
 from weft.models.block import LayerOp, Routing
@@ -50,7 +50,7 @@ def _cut(piece: LayerOp, tp: int, tokens: int, experts: int, ep: int, loads: Loa
         case Streaming() if piece.cut == "heads":
             return replace(op, rows=-(-op.rows // tp))
         case Streaming() if piece.cut in ("width", "classes"):
-            return _narrowed(op, tp)
+            return _narrow_op(op, tp)
         case Streaming() if piece.cut == "routed":
             return replace(op, rows=math.ceil(-(-op.rows // tp) * _crowding(piece, tokens, ep, loads)))
         case Streaming() if piece.cut in ("tokens", "dispatch", "combine"):
@@ -105,7 +105,7 @@ def _heads(op: Attention, ranks: int) -> Attention:
     return replace(op, heads=-(-heads // shared) * shared if shared else heads, kv_heads=shared)
 
 
-def _narrowed(op: Streaming, tp: int) -> Streaming:
+def _narrow_op(op: Streaming, tp: int) -> Streaming:
     """A `tp`-th of the columns, or of a flat operator's elements."""
     return replace(op, rows=-(-op.rows // tp)) if op.columns == 1 else replace(op, columns=-(-op.columns // tp))
 
@@ -213,4 +213,4 @@ def copies(routing: Routing, ranks: int, sent: Copies) -> float:
     if sent == "expert":
         return routing.each
     limit = (routing.reach, routing.groups) if routing.reach else None
-    return float(reached(ranks, routing.experts, routing.each, limit))
+    return float(count_reached(ranks, routing.experts, routing.each, limit))

@@ -46,9 +46,9 @@ def layer(
     new = (sequence, 0) if phase == "prefill" else (1, sequence - 1)
     tokens = Tokens(batch, new[0], source=source, cached=new[1])
     style = FusionStyle(flash=attention == "fused")
-    pieces = _fused(block.layer(found, found.layer_kinds[-1], tokens, style, dtype))
+    pieces = _fuse_ops(block.layer(found, found.layer_kinds[-1], tokens, style, dtype))
     whole = part(phase, tuple(pieces), TrainingPlan(tp=tp, sequence=sequence, dtype=dtype), Framework()).forward
-    work = [one for node in whole for one in _named(node)]
+    work = [one for node in whole for one in _name_ops(node)]
     names = [name for name, *_ in work]
     nodes = tuple(
         Node(op, name, after=tuple(names[at - 1 : at]), role=role) for at, (name, op, role) in enumerate(work)
@@ -58,7 +58,7 @@ def layer(
     return Graph(nodes, tp, title, {"model": found.name, "layer": phase, **_uneven(found, tp)})
 
 
-def _fused(pieces: Iterable[LayerOp]) -> Iterator[LayerOp]:
+def _fuse_ops(pieces: Iterable[LayerOp]) -> Iterator[LayerOp]:
     """The operators that are kernels of their own: GEMMs add biases, norms add up residuals, none copies."""
     for piece in pieces:
         op = piece.op
@@ -107,7 +107,7 @@ _NORMS = {Role.ATTENTION_NORM: "MHA", Role.MLP_NORM: "FFN"}
 _FUNCTIONS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "gelu": "GeLU", "swiglu": "SwiGLU"}
 
 
-def _named(node: Node) -> Iterator[tuple[str, Op, Role]]:
+def _name_ops(node: Node) -> Iterator[tuple[str, Op, Role]]:
     """A node's operators with their names and roles: three of attention that is not fused."""
     op = node.op
     if isinstance(op, Attention) and not op.fused:

@@ -32,11 +32,11 @@ def stage_layers(model: Transformer, pp: int, chunks: int = 1) -> tuple[int, ...
     each = -(-layers // stages)
     if each * stages > (1 + _MOST_UNEVEN) * layers or (each == 1 and stages - layers > 2):
         return None
-    return _relieved(model, pp, chunks, each)
+    return _relieve_stages(model, pp, chunks, each)
 
 
 @lru_cache(maxsize=256)
-def _relieved(model: Transformer, pp: int, chunks: int, each: int) -> tuple[int, ...]:
+def _relieve_stages(model: Transformer, pp: int, chunks: int, each: int) -> tuple[int, ...]:
     """The layers of stages that have `each`, once the devices that compute most have as many less as are too many."""
     layers, stages = len(model.layer_kinds), pp * chunks
     counts, costs = [each] * stages, [float(each * chunks)] * pp

@@ -41,7 +41,7 @@ def save_activations(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: Trainin
     recomputation drops the scores of unfused attention, that by operators all but attention and the outputs of every
     second GEMM, full recomputation all but the input of the part, and that of named operators their outputs.
     """
-    whole = {piece.name: _saved(piece, op, plan) for piece, op in zip(pieces, ops, strict=True)}
+    whole = {piece.name: _saved_size(piece, op, plan) for piece, op in zip(pieces, ops, strict=True)}
     if plan.loss_chunks > 1 and _is_end(pieces):
         return _in_chunks(pieces, ops, whole, plan.loss_chunks)
     widest = max((_outputs(op) for op in ops), default=0)
@@ -93,7 +93,7 @@ def saved_by_operator(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: Traini
     def output(piece: LayerOp, op: Op) -> int:
         return _outputs(op) // (plan.tp if plan.sp and piece.cut == "rows" else 1)
 
-    whole = [_saved(piece, op, plan) for piece, op in zip(pieces, ops, strict=True)]
+    whole = [_saved_size(piece, op, plan) for piece, op in zip(pieces, ops, strict=True)]
     return list_saves(pieces, ops, whole, output)
 
 
@@ -120,16 +120,16 @@ def _is_end(pieces: Sequence[LayerOp]) -> bool:
     return bool(pieces) and pieces[0].module in ("embedding", "head")
 
 
-def _saved(piece: LayerOp, op: Op, plan: TrainingPlan) -> int:
+def _saved_size(piece: LayerOp, op: Op, plan: TrainingPlan) -> int:
     if piece.role is Role.ROTARY and piece.module != PREDICTION:
         # The values are a view of the GEMM's output, whose storage therefore outlives the queries and keys in it.
         return _bytes(op.reads)
     sharded = plan.sp and piece.cut == "columns" and isinstance(op, Gemm)
-    return -(-_kept(op) // plan.tp) if sharded else _kept(op)
+    return -(-_kept_size(op) // plan.tp) if sharded else _kept_size(op)
 
 
 @lru_cache(maxsize=1 << 14)
-def _kept(op: Op) -> int:
+def _kept_size(op: Op) -> int:
     """Size of the tensors that an operator keeps for its backward pass, other than its outputs."""
     return _bytes(op.saved)
 

@@ -42,15 +42,15 @@ def choices(plan: TrainingPlan) -> dict[str, str]:
     if plan.cuda_graph_impl is not None:
         said["cuda_graph_impl"] = graphs_words(plan)
     if plan.overlap_moe_expert_parallel_comm is not None:
-        said["overlap_moe_expert_parallel_comm"] = _switched("EP overlap", plan.overlap_moe_expert_parallel_comm)
+        said["overlap_moe_expert_parallel_comm"] = _switch_words("EP overlap", plan.overlap_moe_expert_parallel_comm)
     if plan.delay_wgrad_compute is not None:
-        said["delay_wgrad_compute"] = _switched("delayed weight gradients", plan.delay_wgrad_compute)
+        said["delay_wgrad_compute"] = _switch_words("delayed weight gradients", plan.delay_wgrad_compute)
     if plan.overlap:
         said["overlap"] = ", ".join(f"{axis.upper()} by {name}" for axis, name in plan.overlap.items())
     return said
 
 
-def _switched(what: str, on: bool) -> str:
+def _switch_words(what: str, on: bool) -> str:
     return what if on else f"no {what}"
 
 
@@ -77,13 +77,13 @@ def changes(plan: TrainingPlan, base: TrainingPlan) -> list[str]:
     """
     mine, theirs = choices(plan), choices(base)
     return [
-        _changed(name, mine.get(name), theirs.get(name))
+        _change_words(name, mine.get(name), theirs.get(name))
         for name in dict.fromkeys([*mine, *theirs])
         if mine.get(name) != theirs.get(name)
     ]
 
 
-def _changed(name: str, mine: str | None, theirs: str | None) -> str:
+def _change_words(name: str, mine: str | None, theirs: str | None) -> str:
     if name in _AXES:
         mine, theirs = mine or f"{name.upper()} 1", theirs or f"{name.upper()} 1"
         return f"{mine} instead of {theirs.split()[1]}"

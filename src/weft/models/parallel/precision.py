@@ -126,14 +126,14 @@ def check_trains(dtype: str, precision: str, gpu: Gpu) -> None:
         raise InputError(f"{gpu.name} does not compute in {needed}, as the precision {precision} does; {can}")
 
 
-def narrowed(pieces: Iterable[LayerOp], recipe: Recipe, attention: str = "") -> tuple[LayerOp, ...]:
+def narrow_ops(pieces: Iterable[LayerOp], recipe: Recipe, attention: str = "") -> tuple[LayerOp, ...]:
     """The pieces with GEMMs of layers on the operands of the recipe, and attention in a format of its own, if any."""
     if not recipe.operands:
         return tuple(pieces)
-    return tuple(_narrowed(piece, recipe, attention) for piece in pieces)
+    return tuple(_narrow_op(piece, recipe, attention) for piece in pieces)
 
 
-def _narrowed(piece: LayerOp, recipe: Recipe, attention: str) -> LayerOp:
+def _narrow_op(piece: LayerOp, recipe: Recipe, attention: str) -> LayerOp:
     if attention and isinstance(piece.op, Attention):
         return replace(piece, op=replace(piece.op, dtype=attention))
     in_layer = piece.module in _PARTS and piece.role is not Role.ROUTER

@@ -16,7 +16,7 @@ from weft.models.parallel.deployment import Deployment
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.memory import SavedActivations, remaining, save_activations
 from weft.models.parallel.plan import TrainingPlan
-from weft.models.parallel.precision import is_narrow, narrowed
+from weft.models.parallel.precision import is_narrow, narrow_ops
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def forward_graph(
     GEMMs are of the number format `products`, if one is given, but for routers; what quantises their inputs counts as
     fused into the operator before them.
     """
-    mine = [(piece, cut(piece, plan)) for piece in narrowed(pieces, plan.recipe, framework.attention)]
+    mine = [(piece, cut(piece, plan)) for piece in narrow_ops(pieces, plan.recipe, framework.attention)]
     if products:
         mine = [(piece, _in_format(piece, op, products)) for piece, op in mine]
     return _pass(name, mine, plan, framework, "forward")
@@ -81,15 +81,17 @@ def part(
     name: str, pieces: Sequence[LayerOp], plan: TrainingPlan, framework: Framework, like: RankPart | None = None
 ) -> RankPart:
     """One rank's share of the pieces in their order; `like` is that of a plan that only recomputes otherwise."""
-    pieces = narrowed(pieces, plan.recipe, framework.attention)
+    pieces = narrow_ops(pieces, plan.recipe, framework.attention)
     mine = [(piece, cut(piece, plan)) for piece in pieces]
     write = partial(getattr, like) if like else partial(_pass, name, mine, plan, framework)
     list_again = partial(_again, mine, plan, framework)
-    again = partial(_recomputed, name, list_again, plan, framework)
+    again = partial(_recompute_graph, name, list_again, plan, framework)
     remembered = save_activations(pieces, [local(op, plan) for _, op in mine], plan)
-    owned = sum(_owned(piece, plan) for piece in pieces)
-    experts = sum(_owned(piece, plan) for piece in pieces if piece.cut.startswith("expert"))
-    narrow = sum(_owned(piece, plan) for piece in pieces if is_narrow(piece.op)) if plan.recipe.operands else 0
+    owned = sum(_rank_parameters(piece, plan) for piece in pieces)
+    experts = sum(_rank_parameters(piece, plan) for piece in pieces if piece.cut.startswith("expert"))
+    narrow = (
+        sum(_rank_parameters(piece, plan) for piece in pieces if is_narrow(piece.op)) if plan.recipe.operands else 0
+    )
     return RankPart(name, write, again, owned, remembered, experts, narrow, mine, list_again)
 
 
@@ -103,12 +105,12 @@ def _pass(
     """The forward or the backward pass."""
     chain = RankGraphBuilder(plan, framework)
     append = chain.forward if direction == "forward" else chain.backward
-    for piece, op in mine if direction == "forward" else _reversed(mine):
+    for piece, op in mine if direction == "forward" else _reverse_order(mine):
         append(piece, op)
     return chain.graph(f"{name}, {direction}")
 
 
-def _recomputed(
+def _recompute_graph(
     name: str, list_again: Callable[[], Sequence[tuple[LayerOp, Op]]], plan: TrainingPlan, framework: Framework
 ) -> Graph | None:
     """The pass over what is computed again; None if nothing is."""
@@ -135,7 +137,7 @@ def _again(
     return [one for one in run if id(one[1]) not in remains]
 
 
-def _reversed(mine: Sequence[tuple[LayerOp, Op]]) -> Iterator[tuple[LayerOp, Op]]:
+def _reverse_order(mine: Sequence[tuple[LayerOp, Op]]) -> Iterator[tuple[LayerOp, Op]]:
     """The order of the backward pass: what runs beside an exchange of tokens follows the first one there, too."""
     beside = [one for one in reversed(mine) if one[0].beside]
     for one in reversed(mine):
@@ -145,7 +147,7 @@ def _reversed(mine: Sequence[tuple[LayerOp, Op]]) -> Iterator[tuple[LayerOp, Op]
             yield from beside
 
 
-def _owned(piece: LayerOp, plan: TrainingPlan) -> int:
+def _rank_parameters(piece: LayerOp, plan: TrainingPlan) -> int:
     """Parameters of a piece on one rank; what is not cut by weights is replicated."""
     experts = plan.ep * expert_tp(plan)
     ranks = dict.fromkeys(("columns", "rows", "vocabulary"), plan.tp)

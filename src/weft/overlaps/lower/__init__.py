@@ -19,7 +19,7 @@ from weft.kernels.execution_kernel import PlanKernel
 from weft.kernels.ring import WholeRing
 from weft.overlaps.lower.collectives import CollectiveKernel, collective_kernel
 from weft.overlaps.lower.fit import tiling_for
-from weft.overlaps.lower.gpus import count_simulated, is_grouped, paced, why_uneven
+from weft.overlaps.lower.gpus import count_simulated, is_grouped, pace_links, why_uneven
 from weft.overlaps.lower.independent import lower_independent
 from weft.overlaps.lower.operators import lower_operators
 
@@ -73,7 +73,7 @@ def lower_apart(graph: Graph, system: System, options: RunOptions) -> Lowered:
     gpus = count_simulated(graph, system, options, uneven=why_uneven(moved.values()))
     resolved = graph.map(partial(_resolve, system=system, options=options, moved=moved))
     plan = lower_independent(resolved, system.gpu, options, moved)
-    return Lowered(resolved, plan, paced(system, moved.values()), gpus)
+    return Lowered(resolved, plan, pace_links(system, moved.values()), gpus)
 
 
 def _check_iterations(graph: Graph, system: System, moved: dict[str, CollectiveKernel]) -> None:

@@ -128,7 +128,7 @@ def collective_kernel(node: Node, system: System) -> CollectiveKernel:
             _check(op.bytes, op.ranks)
             return DmaGather(op.name, op.bytes, op.ranks, **vars(choice.kernel))
         case ExecutionPlanKernel(plan):
-            return _planned(op, plan, choice, system)
+            return _plan_kernel(op, plan, choice, system)
         case _:
             raise InputError(
                 f"the choice of '{node.id}' is a {type(choice.kernel).__name__}, which shares buffers with a GEMM, but "
@@ -136,7 +136,7 @@ def collective_kernel(node: Node, system: System) -> CollectiveKernel:
             )
 
 
-def _planned(op: Collective, plan: ExecutionPlan, choice: KernelChoice, system: System) -> PlanKernel:
+def _plan_kernel(op: Collective, plan: ExecutionPlan, choice: KernelChoice, system: System) -> PlanKernel:
     """The kernel of an execution plan; InputError for another collective, other ranks, or too few compute units.
 
     Its workgroups wait for each other, so that all must fit on the compute units at once.

@@ -55,7 +55,7 @@ def is_grouped(graph: Graph, system: System) -> bool:
     return bool(graph.collectives) and system.gpus > graph.ranks
 
 
-def paced(system: System, kernels: Iterable[CollectiveKernel]) -> System:
+def pace_links(system: System, kernels: Iterable[CollectiveKernel]) -> System:
     """The system with its link's rate reduced to what stores of kernels reach."""
     return slow_links(
         system, min((1.0 if isinstance(kernel, DmaGather) else kernel.tiling.link for kernel in kernels), default=1.0)

@@ -153,7 +153,7 @@ def machine_tables(system: System, ranks: int, options: RunOptions, residents: i
     check_request(system.gpu, request_bytes)
     rows = np.stack([gpu_row(gpu, system.start_of(rank), options) for rank, gpu in enumerate(gpus)])
     memory, cache = system.gpu.memory, system.gpu.cache
-    gang = ganged(system.gpu, request_bytes)
+    gang = count_ganged(system.gpu, request_bytes)
     # A queue of a few coarse requests stands for many fine ones; a shorter one would leave banks idle.
     rows[:, y.GPU_QUEUE_BYTES] = np.maximum(rows[:, y.GPU_QUEUE_BYTES] * gang, _QUEUED_REQUESTS * request_bytes)
     rows[:, y.GPU_SIDE64] //= gang
@@ -249,7 +249,7 @@ def stripe(gpu: Gpu, request_bytes: int, *, hashing: bool = True) -> int:
     return fine if hashing and fine < coarse and coarse % fine == 0 else coarse
 
 
-def ganged(gpu: Gpu, request_bytes: int) -> int:
+def count_ganged(gpu: Gpu, request_bytes: int) -> int:
     """How many channels serve one request together: more than one if a request exceeds the interleave.
 
     The number is that over which fine striping would spread the bytes. Ganged channels work in step and keep all their
@@ -294,7 +294,7 @@ def check_request(gpu: Gpu, request_bytes: int) -> None:
             f"{shown}; it must be a multiple of {_UNIT} B that divides the channel interleave "
             f"({format_bytes(interleave)}) or is a multiple of it: try {format_bytes(interleave)}"
         )
-    gang = ganged(gpu, request_bytes)
+    gang = count_ganged(gpu, request_bytes)
     if gang > 1 and (request_bytes > _COARSEST or gpu.memory.channels % gang):
         raise InputError(
             f"{shown}; above the channel interleave ({format_bytes(interleave)}) it may be at most "
@@ -420,9 +420,9 @@ def wiring(system: System, ranks: int, group: int = 0) -> Wiring:
     kept: Sequence[int] = every
     rows: Sequence[int] = every
     if ranks == 1:
-        kept, rows = _mirrored(fabric)
+        kept, rows = _mirrored_links(fabric)
     elif group > ranks:
-        kept, rows = _represented(fabric, ranks)
+        kept, rows = _represented_links(fabric, ranks)
     common, own = _link_of(system, system.gpu), {r: _link_of(system, gpu) for r, gpu in system.variants.items()}
     # A fabric's link takes its payload share from the GPU that owns it; network links have no owner.
     owners = [common if link.payload is not None else own.get(link.owner, common) for link in links]
@@ -458,7 +458,7 @@ def _link_of(system: System, gpu: Gpu) -> GpuLink:
     return gpu.link if system.fabric is not None else ring_link(system, gpu)
 
 
-def _mirrored(fabric: Fabric) -> tuple[list[int], list[int]]:
+def _mirrored_links(fabric: Fabric) -> tuple[list[int], list[int]]:
     """The links of one GPU that represents all, one link of each kind, and the row of each fabric link among them.
 
     The ingress is left out if it is as fast as the egress, since it would repeat the egress's order, unless a switch
@@ -480,7 +480,7 @@ def _mirrored(fabric: Fabric) -> tuple[list[int], list[int]]:
     return list(first.values()), [row.get(link.kind, y.NONE) for link in fabric.links]
 
 
-def _represented(fabric: Fabric, ranks: int) -> tuple[list[int], list[int]]:
+def _represented_links(fabric: Fabric, ranks: int) -> tuple[list[int], list[int]]:
     """The links of the first `ranks` GPUs and their switches, and the row of each link's equivalent among them."""
     each = {kind: count * ranks // fabric.gpus for kind, count in Counter(link.kind for link in fabric.links).items()}
     kept = [k for k, link in enumerate(fabric.links) if link.owner < each[link.kind]]

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.core.errors import InputError
 from weft.core.options import RunOptions
-from weft.core.units import counted
+from weft.core.units import count_words
 from weft.engine import layout as y
 from weft.engine.program import Kernel, Plan
 from weft.hardware import Gpu
@@ -73,8 +73,8 @@ def why_in_rounds(name: str, workgroups: int, mask: tuple[int, ...], resident: i
     needed = units_needed(workgroups, resident, gpu)
     return (
         f"the {workgroups} channels of the {name} run in {rounds_of(workgroups, mask, resident, gpu)} rounds, as "
-        f"{counted(units, 'compute unit')} {'holds' if units == 1 else 'hold'} no more at once: give it "
-        f"{counted(at_once, 'channel')} (--channels {at_once}) or {counted(needed, 'compute unit')}"
+        f"{count_words(units, 'compute unit')} {'holds' if units == 1 else 'hold'} no more at once: give it "
+        f"{count_words(at_once, 'channel')} (--channels {at_once}) or {count_words(needed, 'compute unit')}"
     )
 
 

@@ -215,7 +215,7 @@ class _PlanBuilder:
         Gradients of queries are added up in fp32, and converted by the last kernel.
         """
         left = list(named)
-        at = dict(zip(("query", "keys", "values", "output", "slope"), self._matched(op, left), strict=False))
+        at = dict(zip(("query", "keys", "values", "output", "slope"), self._match_places(op, left), strict=False))
         first, size = len(self.memory.output), sum(tensor.bytes for tensor in op.writes[-2 if op.gradient else 0 :])
         self.memory.output.append(size)
         if not op.gradient and made and made[0] not in self.memory.places:
@@ -242,7 +242,7 @@ class _PlanBuilder:
             self._sweeps(node, behind, 2, [], []),
         ]
 
-    def _matched(self, op: Op, named: list[str]) -> Iterator[_Place]:
+    def _match_places(self, op: Op, named: list[str]) -> Iterator[_Place]:
         """Where the tensors that an operator reads lie: each the first of its size that is left among those named."""
         for place, tensor in enumerate(op.reads):
             fitting = next((name for name in named if self.memory.sizes[name] == tensor.bytes), None)

@@ -10,7 +10,7 @@ from weft.engine.program import Hardware
 from weft.engine.state import Table
 from weft.hardware import Gpu
 from weft.hardware.pim import Pim
-from weft.overlaps.lower.machine import bus_share, ganged
+from weft.overlaps.lower.machine import bus_share, count_ganged
 
 
 def take_delays(row: Table, pim: Pim, read_efficiency: float) -> None:
@@ -38,7 +38,7 @@ def take_commands(hardware: Hardware, gpu: Gpu, work: ChannelWork, options: RunO
     memory, channel, name = gpu.memory, work.pim.channel, work.pim.name
     if options.memory != "banks":
         raise InputError("memory that computes needs its banks; choose memory 'banks', not 'bandwidth'")
-    if (request := options.request_bytes) and ganged(gpu, request) > 1:
+    if (request := options.request_bytes) and count_ganged(gpu, request) > 1:
         raise InputError(
             f"a request of {request} B takes several channels, and commands hold one each; choose request_bytes of at "
             f"most {memory.interleave}, such as 512"

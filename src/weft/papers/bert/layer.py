@@ -54,13 +54,13 @@ def timed_layer(
     layer = rank_parts(model, plan, framework)[model.layer_kinds[0]]
     extra = call - float(estimate(_NOTHING, gpu, options=options).seconds)
     groups: defaultdict[str, float] = defaultdict(float)
-    for node, op in _timed(layer):
+    for node, op in _timed_kernels(layer):
         groups[group_of(node, op)] += float(estimate(op, gpu, options=options).seconds) + extra * _is_call(node)
     groups[NORM] += _gradients_of_scales(layer) * call
     return LayerSeconds(gpu, dict(groups))
 
 
-def _timed(layer: RankPart) -> Iterator[tuple[Node, Op]]:
+def _timed_kernels(layer: RankPart) -> Iterator[tuple[Node, Op]]:
     """The kernels that the tracer times, with their nodes."""
     for node in (*layer.forward, *layer.backward):
         if not _is_sum_or_view(node):

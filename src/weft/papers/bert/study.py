@@ -17,7 +17,7 @@ from weft.core.errors import InputError
 from weft.core.extensions import find_measured
 from weft.core.files import data_folder
 from weft.core.options import RunOptions
-from weft.core.report import Part, Section, filled
+from weft.core.report import Part, Section, drop_empty
 from weft.core.report.table import Table, number, text
 from weft.core.units import Dimension, format_bytes, parse
 from weft.hardware import Gpu, System
@@ -39,11 +39,11 @@ from weft.papers.bert.breakdown import (
 )
 from weft.papers.bert.gemms import BertGemm, products
 from weft.papers.bert.layer import LayerSeconds, forward_and_backward, timed_layer
-from weft.papers.headline import Conditions, PaperStudy, StudyFigure, StudyOption, declared
+from weft.papers.headline import Conditions, PaperStudy, StudyFigure, StudyOption, read_declaration
 from weft.view import looks
 from weft.view.figure import Axis, Color, Figure, Label, Lines, bars, curves, scatter, stacked_bars
 
-DECLARED = declared(__file__)
+DECLARED = read_declaration(__file__)
 CASES = DECLARED.cases
 MODEL = load_model(CASES["model"])
 TRAINER, TRACED = framework("apex-bert"), framework("hugging-face")
@@ -338,33 +338,33 @@ class BertStudy(PaperStudy):
 
     def tables(self) -> list[Table]:
         """The tables of the terminal."""
-        return filled(self._phases_table(), self._variants_table())
+        return drop_empty(self._phases_table(), self._variants_table())
 
     def sections(self, watched: Any = None) -> list[Part]:
         """The sections of the page."""
         return [
-            Section("Where a step goes", filled(self._steps_figure(), self._phases_table())),
-            Section("A layer, measured and timed by Weft", filled(self._layers_figure(), self._layers_table())),
+            Section("Where a step goes", drop_empty(self._steps_figure(), self._phases_table())),
+            Section("A layer, measured and timed by Weft", drop_empty(self._layers_figure(), self._layers_table())),
             Section(
                 "LAMB's share falls with tokens and rises with precision",
-                filled(
+                drop_empty(
                     self._tokens_figure(),
                     self._updates_figure(),
                 ),
             ),
-            Section("GEMMs are not alike", filled(self._gemms_figure(), *self.gemm_tables)),
-            Section("Fusion and checkpointing", filled(self._variants_figure(), self._variants_table())),
-            Section("Data parallelism", filled(self._replicas_figure(), self._replicas_table())),
+            Section("GEMMs are not alike", drop_empty(self._gemms_figure(), *self.gemm_tables)),
+            Section("Fusion and checkpointing", drop_empty(self._variants_figure(), self._variants_table())),
+            Section("Data parallelism", drop_empty(self._replicas_figure(), self._replicas_table())),
             Section(
                 "Optimizer and reductions near memory",
-                filled(
+                drop_empty(
                     self._near_memory_table(),
                     "LAMB computes a few operations per byte of state, so its time falls with the rate at which "
                     "arithmetic near memory reads; norms of weights and updates still end each phase.",
                     self.reductions,
                 ),
             ),
-            Section("Measured steps", filled(self._rows_table())),
+            Section("Measured steps", drop_empty(self._rows_table())),
         ]
 
     def _phases_table(self) -> Table:
@@ -593,12 +593,12 @@ class _Timing:
     def layer(self, gpu: Gpu) -> LayerSeconds:
         """The measured layer, operators timed one by one."""
         call = float(parse(CASES["measured"][gpu.name]["call"], Dimension.SECONDS))
-        return timed_layer(MODEL, gpu, _traced(), TRACED, call, self.options)
+        return timed_layer(MODEL, gpu, _trace_plan(), TRACED, call, self.options)
 
     def passes(self, gpu: Gpu) -> float:
         """Forward and backward pass of the measured model, which predicts every token [s]."""
         model = MODEL.model_copy(update={"predicted": 1.0, "vocabulary": 30522})
-        return forward_and_backward(model, hardware.system(gpu, gpus=1), _traced(), TRACED, self.options)
+        return forward_and_backward(model, hardware.system(gpu, gpus=1), _trace_plan(), TRACED, self.options)
 
     def variants(self, system: System) -> Iterator[Broken]:
         """Ways to run phase 1, in both number formats."""
@@ -617,7 +617,7 @@ def _plan(dtype: str, sequence: int, count: int, repeats: int = 1, dp: int = 1, 
     return TrainingPlan(dp=dp, batch=batch, micro_batch=count, sequence=sequence, dtype=dtype, **more)
 
 
-def _traced() -> TrainingPlan:
+def _trace_plan() -> TrainingPlan:
     """The plan of the measured layers: gradients are added to those of earlier micro-batches."""
     return _plan(FULL, SECOND, CASES["phases"][str(SECOND)], 2)
 

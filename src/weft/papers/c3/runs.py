@@ -196,7 +196,7 @@ class CoRunCase:
             "collective_alone_by_dma_us": by_dma.makespan * 1e6,
             "ideal": self.alone.ideal,
             "strategies": {name: self._strategy(name) for name in self.strategies},
-            "best": self._timed(self.best),
+            "best": self._time_split(self.best),
             "heuristics": self._heuristics(*self.heuristic) if self.heuristic else None,
         }
 
@@ -210,7 +210,11 @@ class CoRunCase:
 
     def _heuristics(self, chosen: StrategySplit, chosen_cu: StrategySplit) -> dict[str, Any]:
         best_cu_us = self.seconds[self.best_cu] * 1e6
-        return {**self._timed(chosen), "without_dma": self._timed(chosen_cu), "best_without_dma_us": best_cu_us}
+        return {
+            **self._time_split(chosen),
+            "without_dma": self._time_split(chosen_cu),
+            "best_without_dma_us": best_cu_us,
+        }
 
-    def _timed(self, way: StrategySplit) -> dict[str, Any]:
+    def _time_split(self, way: StrategySplit) -> dict[str, Any]:
         return {**way._asdict(), "makespan_us": self.seconds[way] * 1e6}

@@ -18,10 +18,10 @@ from weft.kernels.library.collectives import canonical
 from weft.overlaps import STRATEGIES
 from weft.overlaps.lower.collectives import PUSHES
 from weft.papers import suites
-from weft.papers.headline import declared
+from weft.papers.headline import read_declaration
 from weft.papers.suites import SuiteCase
 
-DECLARED = declared(__file__)
+DECLARED = read_declaration(__file__)
 Bound = Literal["compute", "memory"]
 """What limits a GEMM on a whole GPU."""
 Kind = Literal["G-long", "GC-equal", "C-long"]

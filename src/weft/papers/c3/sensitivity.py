@@ -26,7 +26,7 @@ _SATURATION = {
 """Published compute units that saturate a collective."""
 
 
-def moved(at: Conditions, suite: ScenarioSuite, ranks: int) -> Sensitivity:
+def move_assumptions(at: Conditions, suite: ScenarioSuite, ranks: int) -> Sensitivity:
     """Move the machine's assumed values, the clock and the collective's units; raises what the simulations raise."""
     bench = at.bench(ranks)
     chosen = [ScenarioRuns(one, bench) for one in representatives(suite.scenarios)]

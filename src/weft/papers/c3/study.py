@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from weft.core.report import Part, Section, filled
+from weft.core.report import Part, Section, drop_empty
 from weft.core.report.table import Table, number, text
 from weft.core.units import format_bytes
 from weft.graph import Collective, Gemm
@@ -118,9 +118,9 @@ class C3Study(PaperStudy):
     @classmethod
     def moved(cls, at: Conditions, suite: ScenarioSuite | Path | None = None, ranks: int = RANKS) -> Sensitivity:
         """The shares of the ideal when assumed values, the clock and the partitioned units move."""
-        from weft.papers.c3.sensitivity import moved
+        from weft.papers.c3.sensitivity import move_assumptions
 
-        return moved(at, ScenarioSuite.given(suite), ranks)
+        return move_assumptions(at, ScenarioSuite.given(suite), ranks)
 
     def _other_than_published(self) -> str:
         if self.ranks != RANKS:
@@ -256,25 +256,25 @@ class C3Study(PaperStudy):
 
     def tables(self) -> list[Table]:
         """The tables of the terminal."""
-        return filled(self._speedups_table(), self._classes_table())
+        return drop_empty(self._speedups_table(), self._classes_table())
 
     def sections(self, watched: Any = None) -> list[Part]:
         """The sections of the page."""
         return [
-            Section("How much of the ideal", filled(self._shares_figure())),
-            Section("What each costs the other", filled(self._slowdowns_figure())),
-            Section("Why", filled(self._gemms_figure(), self._bandwidth_figure(), self._drivers_figure())),
+            Section("How much of the ideal", drop_empty(self._shares_figure())),
+            Section("What each costs the other", drop_empty(self._slowdowns_figure())),
+            Section("Why", drop_empty(self._gemms_figure(), self._bandwidth_figure(), self._drivers_figure())),
             Section("Who held which compute unit", [] if watched is None else self.timelines(watched)),
             Section(
                 "Mean share of the ideal by class",
-                filled(
+                drop_empty(
                     "G-long: the GEMM takes more than 1.15 times as long as the collective; C-long: the reverse.",
                     self._classes_table(),
                 ),
             ),
             Section(
                 "Every scenario",
-                filled(
+                drop_empty(
                     "Share of the ideal under each strategy, with compute units as published; ideal and fastest "
                     "of all that was searched as speedups over serial execution.",
                     self._shares_table(),
@@ -282,14 +282,14 @@ class C3Study(PaperStudy):
             ),
             Section(
                 "Slowdowns of every scenario under every strategy, and where its time goes",
-                filled(
+                drop_empty(
                     "What a workgroup does or waits for longest, all that run in its place added up; copies by "
                     "DMA engines have no workgroups. Slowdowns are over the time alone, by compute units.",
                     self._waits_table(),
                 ),
                 folded=True,
             ),
-            Section("How the scenarios were chosen", filled(self.suite.rule)),
+            Section("How the scenarios were chosen", drop_empty(self.suite.rule)),
         ]
 
     def _speedups_table(self) -> Table:

@@ -113,7 +113,7 @@ def train(examples: Sequence[Example]) -> Predictor:
     degrees, which = np.unique([one.degree for one in examples], return_inverse=True)
     mean, spread = seen.mean(axis=0), seen.std(axis=0)
     scale = np.where(spread > _CONSTANT * np.abs(mean), spread, 1.0)
-    rows = _fitted((seen - mean) / scale, which, len(degrees))
+    rows = _fit_classes((seen - mean) / scale, which, len(degrees))
     return Predictor(
         tuple(degrees.tolist()),
         tuple(mean.tolist()),
@@ -123,7 +123,7 @@ def train(examples: Sequence[Example]) -> Predictor:
     )
 
 
-def _fitted(scaled: Features, which: npt.NDArray[np.intp], classes: int) -> Features:
+def _fit_classes(scaled: Features, which: npt.NDArray[np.intp], classes: int) -> Features:
     """Coefficients and, last, the intercept of every class: minimum log loss plus half the squared coefficients.
 
     Of two classes the first scores 0, and the second has the coefficients (as in scikit-learn).

@@ -9,7 +9,7 @@ from statistics import median
 from weft.graph import Gemm
 from weft.kernels import GemmTiling
 from weft.plan.tune.queues import SHARES, candidates
-from weft.sweep.simulations import Bench, Runs, Simulation, Tiled, drained
+from weft.sweep.simulations import Bench, Runs, Simulation, Tiled, drain_seconds
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def share_losses(gemms: Sequence[Gemm], bench: Bench, runs: Runs) -> ShareLosses
 
 
 def _losses(gemm: Gemm, bench: Bench, runs: Runs) -> Iterator[ShareLoss]:
-    took = {key: drained(runs[task]) for key, task in _tasks(gemm, bench).items()}
+    took = {key: drain_seconds(runs[task]) for key, task in _tasks(gemm, bench).items()}
     best = {share: min((key for key in took if key[0] == share), key=took.__getitem__)[1] for share in SHARES}
     for share in SHARES[1:]:
         whole, own = best[1], best[share]

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any
 
-from weft.core.report import Part, Section, filled
+from weft.core.report import Part, Section, drop_empty
 from weft.core.report.table import Shown, Table, number, text
 from weft.graph import Gemm, gemm_queue
 from weft.kernels import GemmTiling
@@ -24,9 +24,9 @@ from weft.papers.goldyloc.shares import ShareLosses, share_losses, share_runs
 from weft.papers.goldyloc.suite import DECLARED, QueueSuite, SuiteEntry
 from weft.papers.headline import Conditions, PaperStudy, StudyFigure, StudyOption
 from weft.plan.tune.perturb import Sensitivity, ValueMove, gemm_values, moves, option_move, perturb
-from weft.plan.tune.queues import DEFAULT, DEGREES, GoKernels, WatchedQueue, watched
+from weft.plan.tune.queues import DEFAULT, DEGREES, GoKernels, WatchedQueue, watch_queue
 from weft.simulate.result import Timeline
-from weft.sweep.simulations import Bench, Runs, Simulation, drained
+from weft.sweep.simulations import Bench, Runs, Simulation, drain_seconds
 from weft.sweep.tasks import Progress
 from weft.view import looks
 from weft.view.figure import Axis, Color, Figure, Label, Level, Lines, bars, curves, scatter
@@ -49,7 +49,7 @@ class KernelEffect:
     @property
     def faster(self) -> float:
         """Speedup by the GO-kernel."""
-        return drained(self.before) / drained(self.after)
+        return drain_seconds(self.before) / drain_seconds(self.after)
 
     def as_json(self) -> dict[str, Any]:
         """The change as plain data."""
@@ -71,7 +71,7 @@ def _record(run: Timeline) -> dict[str, Any]:
         spent.update(span.waits)
     whole = max(sum(spent.values()), 1)
     return {
-        "makespan_s": drained(run),
+        "makespan_s": drain_seconds(run),
         "ends_s": [run.end(node.name) for node in run.graph],
         "waits": {name: value / whole for name, value in spent.items()},
         "bytes": {" ".join(cause): amount for cause, amount in run.traffic.items()},
@@ -127,9 +127,9 @@ class GoldylocStudy(PaperStudy):
         }
 
     @classmethod
-    def moved(cls, at: Conditions, suite: QueueSuite | Path | None = None) -> Sensitivity:
+    def move_assumptions(cls, at: Conditions, suite: QueueSuite | Path | None = None) -> Sensitivity:
         """The gains when assumed values, the clock and the queues move, with kernels and degrees unchanged."""
-        return moved(at, QueueSuite.given(suite))
+        return move_assumptions(at, QueueSuite.given(suite))
 
     def _other_than_published(self) -> str:
         return "" if self.suite == QueueSuite.declared() else "the suite is not the declared one"
@@ -152,7 +152,7 @@ class GoldylocStudy(PaperStudy):
         """The queue with the largest gain over default concurrency (of mixed shapes if any), simulated again."""
         mixed = [case for case in self.cases if case.mixed]
         case = max(mixed or self.cases, key=lambda case: case.over_default)
-        return watched(case.title, case.plans)
+        return watch_queue(case.title, case.plans)
 
     def gain(self, name: str) -> float:
         """The geometric mean of a figure of the cases, such as "over_default"."""
@@ -300,24 +300,24 @@ class GoldylocStudy(PaperStudy):
 
     def tables(self) -> list[Table]:
         """The tables of the terminal."""
-        return filled(self._queues_table())
+        return drop_empty(self._queues_table())
 
     def sections(self, watched: Any = None) -> list[Part]:
         """The sections of the page."""
         return [
-            Section("Every way to run a queue", filled(self._ways_figure(), self._degrees_figure())),
+            Section("Every way to run a queue", drop_empty(self._ways_figure(), self._degrees_figure())),
             Section("One queue, compute unit by compute unit", [] if watched is None else [self.held(watched)]),
-            Section("What GO-kernels change", filled(self._changes_figure(), self._losses_figure())),
+            Section("What GO-kernels change", drop_empty(self._changes_figure(), self._losses_figure())),
             Section(
                 "Kernels tuned alone, and for the share they get",
-                filled(
+                drop_empty(
                     "Waves: workgroups of all copies over what the GPU holds at once. Units busy: share of time "
                     "that matrix units compute.",
                     self._kernels_table(),
                 ),
             ),
-            Section("Every queue", filled(self._queues_table())),
-            Section("How the suite was chosen", filled(*self.chosen)),
+            Section("Every queue", drop_empty(self._queues_table())),
+            Section("How the suite was chosen", drop_empty(*self.chosen)),
         ]
 
     def _queues_table(self) -> Table:
@@ -426,7 +426,7 @@ def _kernel(tile: GemmTiling, run: Timeline, units: int) -> tuple[Any, ...]:
         counters["compute_unit_utilization"],
         1 - counters["cache_misses"] / max(loads, 1),
         run.total_bytes / 1e6,
-        drained(run) * 1e6,
+        drain_seconds(run) * 1e6,
     )
 
 
@@ -435,7 +435,7 @@ _HARDWARE_QUEUES = 4
 """Number of hardware queues over which ROCm's HIP runtime spreads streams by default (GPU_MAX_HW_QUEUES)."""
 
 
-def moved(at: Conditions, suite: QueueSuite) -> Sensitivity:
+def move_assumptions(at: Conditions, suite: QueueSuite) -> Sensitivity:
     """Move the machine's assumed values, its clock and its queues; raises what the simulations raise."""
     bench = at.bench()
     cases, *_ = solve(suite.longest(), bench, at.jobs)

@@ -10,10 +10,10 @@ from pydantic import Field
 from weft.core.errors import InputError
 from weft.graph import Gemm
 from weft.papers import suites
-from weft.papers.headline import declared
+from weft.papers.headline import read_declaration
 from weft.plan.tune.queues import DEGREES, Queue
 
-DECLARED = declared(__file__)
+DECLARED = read_declaration(__file__)
 Shape = tuple[int, int, int]
 
 

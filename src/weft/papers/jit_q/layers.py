@@ -88,26 +88,26 @@ class LayerCase:
     @property
     def gemm_eager(self) -> float:
         """How much longer all GEMMs of a step take beside commands without a pause, as a share."""
-        return self._added(self.eager) / (self.layers * self.gemm_seconds)
+        return self._added_seconds(self.eager) / (self.layers * self.gemm_seconds)
 
     @property
     def lost(self) -> float:
         """Throughput lost over a training step, the commands spread over each pass."""
-        return _share(self._added(self.slowdown), self.step)
+        return _share(self._added_seconds(self.slowdown), self.step)
 
     @property
     def lost_eagerly(self) -> float:
         """The same, the commands without a pause."""
-        return _share(self._added(self.eager), self.step)
+        return _share(self._added_seconds(self.eager), self.step)
 
-    def _added(self, slowdown: tuple[float, float]) -> float:
+    def _added_seconds(self, slowdown: tuple[float, float]) -> float:
         """Time that a step takes more [s]."""
         return self.layers * sum(one.seconds * more for one, more in zip(self.passes, slowdown, strict=True))
 
     @property
     def gemm_loss(self) -> float:
         """How much longer all GEMMs of a step take, as a share, the commands spread over each pass."""
-        return self._added(self.slowdown) / (self.layers * self.gemm_seconds)
+        return self._added_seconds(self.slowdown) / (self.layers * self.gemm_seconds)
 
     @property
     def bound(self) -> float:
@@ -141,7 +141,7 @@ def cases(model: Transformer, gpu: Gpu, pim: Pim, tokens: Iterable[int], options
     """The model at each number of tokens under both instruction sets, the commands spread over each pass."""
     found = []
     for n in tokens:
-        forward, backward, seconds, layers = timed(model, gpu, n, options)
+        forward, backward, seconds, layers = time_layer(model, gpu, n, options)
         weights = 12.0 * model.hidden**2
         for name in INSTRUCTION_SETS:
             spread_, eager = (
@@ -160,17 +160,17 @@ def cases(model: Transformer, gpu: Gpu, pim: Pim, tokens: Iterable[int], options
 
 
 @cache
-def timed(model: Transformer, gpu: Gpu, tokens: int, options: RunOptions) -> tuple[Passed, Passed, float, int]:
+def time_layer(model: Transformer, gpu: Gpu, tokens: int, options: RunOptions) -> tuple[Passed, Passed, float, int]:
     """The GEMMs of a layer in both passes, the time of a step by closed forms [s], and the number of layers."""
     sequence = min(tokens, int(model.sequence_length))
     batch = tokens // sequence
     plan = TrainingPlan(batch=batch, micro_batch=batch, sequence=sequence)
     step = train(model, system(gpu.replace(ROOM), gpus=1), plan, framework("megatron-2022"), options, "estimate")
     parts = [part for part in step.chunks[0].parts if part.name not in ("embedding", "head")]
-    return passed(parts[0].forward, gpu), passed(parts[0].backward, gpu), step.seconds, len(parts)
+    return make_pass(parts[0].forward, gpu), make_pass(parts[0].backward, gpu), step.seconds, len(parts)
 
 
-def passed(one: Pass, gpu: Gpu) -> Passed:
+def make_pass(one: Pass, gpu: Gpu) -> Passed:
     """The GEMMs of a pass of a layer."""
     assert one.graph is not None
     found = []
@@ -196,8 +196,8 @@ def memory_bytes(op: Gemm, gpu: Gpu) -> float:
     tried = []
     for one in candidates(gpu.architecture, op.dtype):
         tile = as_tile(one)
-        columns, _, _ = gemm_kernel.fitted(shape, tile, rates)
-        tried.append(gemm_kernel.fixed(shape, tile, columns, 1.0, rates))
+        columns, _, _ = gemm_kernel.fit_tile(shape, tile, rates)
+        tried.append(gemm_kernel.time_candidate(shape, tile, columns, 1.0, rates))
     best = min(tried, key=lambda attempt: attempt.total)
     return float(best.memory_time * rates.memory_rate)
 

@@ -12,21 +12,21 @@ from typing import Any
 
 from weft import hardware
 from weft.core.errors import check_name
-from weft.core.report import Part, Section, filled
+from weft.core.report import Part, Section, drop_empty
 from weft.core.report.table import Table, number, text
 from weft.estimate import pim as closed
 from weft.hardware import Gpu
 from weft.hardware.pim import Pim, pim
 from weft.kernels.formats import FORMATS
 from weft.models import load_model
-from weft.papers.headline import MODELS, Conditions, PaperStudy, StudyFigure, StudyOption, declared
+from weft.papers.headline import MODELS, Conditions, PaperStudy, StudyFigure, StudyOption, read_declaration
 from weft.papers.jit_q.layers import LayerCase, cases, met
 from weft.simulate.pim import ChannelRun
 from weft.sweep.tasks import Progress
 from weft.view.figure import Axis, Color, Figure, Level, curves
 from weft.view.pim import banks_over_time
 
-DECLARED = declared(__file__)
+DECLARED = read_declaration(__file__)
 LAYERS = 96
 """Layers of GPT-3, for the buffer of two."""
 
@@ -90,7 +90,7 @@ class JitQStudy(PaperStudy):
         judged = DECLARED.cases["judged"]
         return {"cases": tuple(found), "judged": judged if judged in many else max(many)}
 
-    def _judged(self) -> list[LayerCase]:
+    def _judged_cases(self) -> list[LayerCase]:
         """The cases by which the loss is judged: on the study's GPU, at those tokens, with fused instructions."""
         return [
             one for one in self.cases if (one.gpu, one.tokens, one.instructions) == (self.gpu, self.judged, "fused")
@@ -100,7 +100,7 @@ class JitQStudy(PaperStudy):
         """Capacity, losses, their share of the bound, and what streaming gains."""
         yield StudyFigure("jit_q.capacity_saved", STATES[0].saved, always=True)
         yield StudyFigure("jit_q.capacity_saved.buffered", STATES[0].buffered())
-        judged = self._judged()
+        judged = self._judged_cases()
         words = {"tokens": self.judged, "c": judged[0].c}
         yield StudyFigure("jit_q.throughput_lost", max(one.lost for one in judged), words)
         yield StudyFigure("jit_q.throughput_lost.eager", max(one.lost_eagerly for one in judged), words)
@@ -137,7 +137,7 @@ class JitQStudy(PaperStudy):
 
     def watch(self, progress: Progress | None = None) -> Mapping[str, ChannelRun]:
         """The first judged case on its channel again, commands spread and without a pause."""
-        one = self._judged()[-1]
+        one = self._judged_cases()[-1]
         again = {"spread over the layer": False, "without a pause": True}
         return {
             name: met(one.passes[0], one.weights, self.machine, one.pim, "fused", eager)[1]
@@ -158,14 +158,14 @@ class JitQStudy(PaperStudy):
 
     def tables(self) -> list[Table]:
         """The tables of the terminal."""
-        return filled(self._capacity_table(), self._losses_table())
+        return drop_empty(self._capacity_table(), self._losses_table())
 
     def sections(self, watched: Any = None) -> list[Part]:
         """The sections of the page."""
         return [
-            Section("What it costs", filled(self._losses_figure())),
+            Section("What it costs", drop_empty(self._losses_figure())),
             Section("Commands and requests on one channel", [] if watched is None else [self.banks(watched)]),
-            Section("Every case", filled(self._capacity_table(), self._losses_table())),
+            Section("Every case", drop_empty(self._capacity_table(), self._losses_table())),
         ]
 
     def _capacity_table(self) -> Table:

@@ -14,16 +14,16 @@ from weft.papers.textbook.kernels import (
     elementwise_chain,
     fusion_speedup,
     intensity,
-    launched,
+    launch_kernels,
     load_instructions,
     register_tiled,
-    replayed,
+    replay_graph,
     ridge,
     shared_tiled,
     stencil_loads,
     strided_read,
     thread_tiled,
-    untiled,
+    untiled_traffic,
     view_bytes,
 )
 from weft.plan.tune.tiles import tiles
@@ -58,7 +58,7 @@ def tiling() -> Values:
     shared = shared_tiled(square, tile, side)
     both = cache_and_register_tiled(square, (band, band), (side, side))
     words = {
-        "untiled": untiled(square).words("memory"),
+        "untiled": untiled_traffic(square).words("memory"),
         "register": register_tiled(square, side, side).words("memory"),
         "one_element": thread_tiled(square, 1).words("memory"),
         "rows": thread_tiled(square, side, outer=False).words("memory"),
@@ -95,17 +95,17 @@ def launches() -> Values:
     return {
         "padding": padding.volume,
         "padding_mean": padding.mean,
-        "idle": launched(kernels, host).idle,
-        "idle_graph": replayed(kernels, host).idle,
+        "idle": launch_kernels(kernels, host).idle,
+        "idle_graph": replay_graph(kernels, host).idle,
     }
 
 
 def fusion() -> Values:
     """What fused kernels are worth to two published models, as throughput gained."""
-    return {row: _fused(**plan) for row, plan in case("fusion").items()}
+    return {row: _fused_seconds(**plan) for row, plan in case("fusion").items()}
 
 
-def _fused(model: str, system: str, pp: int, batch: int) -> float:
+def _fused_seconds(model: str, system: str, pp: int, batch: int) -> float:
     fused, apart = (
         step(model, system, framework=framework, tp=8, pp=pp, batch=batch, recompute="full", dtype="fp16",
              fidelity="estimate").seconds

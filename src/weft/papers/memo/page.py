@@ -171,7 +171,7 @@ def quantization() -> Figure:
 
 def pipelines() -> Figure:
     """Idle share of each schedule."""
-    found = {words: parallel.timed(*how) for words, *how in case("schedules").values()}
+    found = {words: parallel.time_schedule(*how) for words, *how in case("schedules").values()}
     rows = [(words, "idle", ran.idle_share, f"{ran.idle_share:.1%}") for words, ran in found.items()]
     columns = [text("schedule"), text("kind"), number("idle", "idle share", format_=".1%"), text("said", " ")]
     return bars(

@@ -61,7 +61,7 @@ def rules() -> Consistency:
     return update_rules([uniform(1, 1)] * 8, [0, 1, 4, math.inf], steps=400)
 
 
-def timed(name: str, micro_batches: int, backward: float, weight: float) -> PipelineTimes:
+def time_schedule(name: str, micro_batches: int, backward: float, weight: float) -> PipelineTimes:
     """A schedule on the memo's devices, with a device's forward of a micro-batch as the unit of time."""
     order = schedule(name, case("devices"), micro_batches)
     part = order.devices / order.stages
@@ -70,10 +70,10 @@ def timed(name: str, micro_batches: int, backward: float, weight: float) -> Pipe
 
 def pipelines() -> Values:
     """Makespans of schedules, idle shares, what devices hold, and versions of weights."""
-    ran = {row: timed(*how) for row, (_, *how) in case("schedules").items()}
+    ran = {row: time_schedule(*how) for row, (_, *how) in case("schedules").items()}
     spans = {row: ran[row].makespan for row in ran}
     devices, batches = case("devices"), case("micro_batches")
-    late = [timed(name, 8 * batches, 2, 0).peak_in_flight.max() for name in ("1f1b", "gpipe")]
+    late = [time_schedule(name, 8 * batches, 2, 0).peak_in_flight.max() for name in ("1f1b", "gpipe")]
     async_, double = (schedule(name, devices, batches).versions for name in ("pipedream", "pipedream-2bw"))
     send = run_schedule(schedule("1f1b", devices, batches), Durations(1, 2), case("send")).makespan
     return {
@@ -84,7 +84,7 @@ def pipelines() -> Values:
         "idle_interleaved": ran["interleaved"].idle_share,
         "idle_chimera": ran["chimera"].idle_share,
         "idle_dualpipe": ran["dualpipe"].idle_share,
-        "idle_inference": timed("inference", batches, 0, 0).idle_share,
+        "idle_inference": time_schedule("inference", batches, 0, 0).idle_share,
         "peak_1f1b": float(ran["one_forward"].peak_in_flight.max()),
         "peak_gpipe": float(ran["gpipe"].peak_in_flight.max()),
         "peak_interleaved": float(ran["interleaved"].peak_in_flight.max()),

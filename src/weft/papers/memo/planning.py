@@ -13,7 +13,7 @@ from weft.models.block import Tokens, layer
 from weft.papers.memo.models import GPT3, SEQUENCE
 from weft.papers.memo.values import Values, case
 from weft.papers.textbook.alpa import alpa
-from weft.papers.textbook.meshes import balanced
+from weft.papers.textbook.meshes import balance_stages
 from weft.papers.textbook.strategies import (
     PARTIAL,
     REPLICATED,
@@ -76,7 +76,7 @@ def planning() -> Values:
     worst = 0.0
     for _ in range(trials):
         times = drawn.integers(1, 20, layers).tolist()
-        worst = max(worst, abs(balanced(times, stages).bottleneck - _exhaustive(times, stages)))
+        worst = max(worst, abs(balance_stages(times, stages).bottleneck - _exhaustive(times, stages)))
     return {"borders": worst, **{row: _place(**plan) for row, plan in case("alpa").items()}}
 
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from weft.papers.headline import declared
+from weft.papers.headline import read_declaration
 
 Values = Mapping[str, float]
 """Weft's values of a section's rows, in the units that the study's file declares."""
-DECLARED = declared(str(Path(__file__).with_name("study.py")))
+DECLARED = read_declaration(str(Path(__file__).with_name("study.py")))
 
 
 def case(name: str) -> Any:

@@ -53,7 +53,7 @@ class KernelTraffic:
         return (self.read + self.written) / (self.measured_read + self.measured_written) - 1
 
 
-def timed(folder: Path, each: int, products: int, seed: int = 1) -> tuple[OperatorErrors, ...]:
+def time_operators(folder: Path, each: int, products: int, seed: int = 1) -> tuple[OperatorErrors, ...]:
     """Simulate rows of every operator, drawn with a `seed`: `each` of an element-wise one, `products` of a product."""
     measured_kernels = find_measured("measured_kernels")
     if measured_kernels is None:
@@ -107,10 +107,12 @@ _KERNELS: Mapping[str, tuple[Sequence[Tensor], Sequence[Tensor], bool]] = {
 """What kernels of NVIDIA's CUDA samples and of Rodinia read and write, and whether in place: sizes of their sources."""
 
 
-def moved(folder: Path, machine: Gpu) -> tuple[KernelTraffic, ...]:
+def measure_traffic(folder: Path, machine: Gpu) -> tuple[KernelTraffic, ...]:
     """DRAM sectors of streaming kernels of known sizes on a V100, measured and in the engine."""
     return tuple(
-        _moved(kernel, measured, machine) for kernel in _KERNELS for measured in _measured_sectors(folder, kernel)[:1]
+        _kernel_traffic(kernel, measured, machine)
+        for kernel in _KERNELS
+        for measured in _measured_sectors(folder, kernel)[:1]
     )
 
 
@@ -127,7 +129,7 @@ def _sectors(folder: Path) -> Iterator[tuple[str, float, float, float]]:
             yield row["kernel"], float(row["cycles"]), read, written
 
 
-def _moved(kernel: str, measured: tuple[float, float, float], machine: Gpu) -> KernelTraffic:
+def _kernel_traffic(kernel: str, measured: tuple[float, float, float], machine: Gpu) -> KernelTraffic:
     reads, writes, in_place = _KERNELS[kernel]
     inputs = tuple(f"in {place}" for place in range(len(reads)))
     outputs = inputs if in_place else tuple(f"out {place}" for place in range(len(writes)))

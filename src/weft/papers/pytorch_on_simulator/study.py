@@ -16,20 +16,20 @@ from weft.core.errors import InputError, check_name
 from weft.core.extensions import find_measured
 from weft.core.files import data_folder
 from weft.core.options import RunOptions
-from weft.core.report import Part, Section, filled
+from weft.core.report import Part, Section, drop_empty
 from weft.core.report.table import Table, number, text
 from weft.estimate import Estimate, estimate
 from weft.graph import Gemv, Graph, Node
 from weft.hardware import Gpu
-from weft.papers.headline import Conditions, PaperStudy, StudyFigure, StudyOption, declared
-from weft.papers.pytorch_on_simulator.kernels import KernelTraffic, OperatorErrors, moved, timed
+from weft.papers.headline import Conditions, PaperStudy, StudyFigure, StudyOption, read_declaration
+from weft.papers.pytorch_on_simulator.kernels import KernelTraffic, OperatorErrors, measure_traffic, time_operators
 from weft.simulate.result import Timeline
 from weft.simulate.single import simulate
 from weft.torch.traces import read_graph
 from weft.view.heat import heat_table, load_over_time
-from weft.view.program import operator_table, program_figures, told
+from weft.view.program import operator_table, program_figures, program_sentences
 
-DECLARED = declared(__file__)
+DECLARED = read_declaration(__file__)
 _BOUND = 0.5
 """Share of the memory's rate from which on a measured kernel counts as bound by it."""
 
@@ -81,9 +81,11 @@ class PyTorchOnSimulatorStudy(PaperStudy):
         return {
             "programs": tuple(_ran(name, at.gpu, options) for name in chosen),
             "newer": None if at.gpu.name == newer.name else _ran("lenet", newer, options),
-            "camped": {word: _camped(at.gpu, at.options, hashing=word == "hashed") for word in ("hashed", "plain")},
-            "timed": () if folder is None else timed(folder, cases["elements"], cases["products"]),
-            "sectors": () if folder is None else moved(folder, hardware.gpu(DECLARED.gpu)),
+            "camped": {
+                word: _camped_gemv(at.gpu, at.options, hashing=word == "hashed") for word in ("hashed", "plain")
+            },
+            "timed": () if folder is None else time_operators(folder, cases["elements"], cases["products"]),
+            "sectors": () if folder is None else measure_traffic(folder, hardware.gpu(DECLARED.gpu)),
         }
 
     def figures(self) -> Iterator[StudyFigure]:
@@ -141,7 +143,7 @@ class PyTorchOnSimulatorStudy(PaperStudy):
     def tables(self) -> list[Table]:
         """Programs, kernels beside measured ones, sectors, and camping."""
         camped = [(replace(run, overlap=f"GEMV, {word}"), run.heat) for word, run in self.camped.items() if run.heat]
-        return filled(self._programs_table(), heat_table(camped), self._timed_table(), self._moved_table())
+        return drop_empty(self._programs_table(), heat_table(camped), self._timed_table(), self._moved_table())
 
     @property
     def ran(self) -> tuple[SimulatedProgram, ...]:
@@ -154,7 +156,7 @@ class PyTorchOnSimulatorStudy(PaperStudy):
             Section(
                 f"{one.run.graph} on {one.run.gpu.name}",
                 [
-                    *told(one.run, one.closed),
+                    *program_sentences(one.run, one.closed),
                     *program_figures(one.run),
                     *([load_over_time(one.run, one.run.heat)] if one.run.heat else []),
                     operator_table(one.run, one.closed),
@@ -217,7 +219,7 @@ def program(name: str) -> Graph:
     return read_graph(Path(__file__).parent / "programs" / f"{name}.graph.jsonl.gz")
 
 
-def _camped(gpu: Gpu, options: RunOptions, *, hashing: bool) -> Timeline:
+def _camped_gemv(gpu: Gpu, options: RunOptions, *, hashing: bool) -> Timeline:
     """A GEMV whose rows lie a round of stripes over the channels apart."""
     memory = gpu.memory
     op = Gemv(8192, 1024, stride=max(1024, memory.channels * memory.interleave // 2))

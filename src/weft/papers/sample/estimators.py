@@ -218,7 +218,7 @@ def estimate(
     """
     check_name("method", method, get_args(Method))
     design = _Design.of(lengths, own, chosen)
-    curved = _curved(design, seconds)
+    curved = _is_curved(design, seconds)
     if method == "automatic":
         method = "quadratic" if curved else "affine"
     value, residuals = _differences(design, seconds, method)
@@ -240,7 +240,7 @@ def _differences(design: _Design, seconds: Floats, method: str) -> tuple[float, 
     return total, residuals / (1 - design.leverage(_DEGREES[method]))
 
 
-def _curved(design: _Design, seconds: Floats) -> bool:
+def _is_curved(design: _Design, seconds: Floats) -> bool:
     """Whether a parabola fits the sample significantly better than a line (F test, relative errors)."""
     free = len(seconds) - 3
     if free < 1 or len(np.unique(design.lengths)) <= 3:
@@ -264,7 +264,7 @@ def speedup(
     check_name("method", method, get_args(Method))
     design = _Design.of(lengths, own, chosen)
     if method == "automatic":
-        method = "quadratic" if _curved(design, before) or _curved(design, after) else "affine"
+        method = "quadratic" if _is_curved(design, before) or _is_curved(design, after) else "affine"
     first, own_first = _differences(design, before, method)
     second, own_second = _differences(design, after, method)
     ratio = first / second

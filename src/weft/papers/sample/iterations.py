@@ -113,7 +113,7 @@ def read_log(path: str | Path, length: str | None = None, times: Sequence[str] =
     head = next(Rows(text[: text.find("\n") + 1] or text, path), [])
     head = [name.strip() for name in head]
     own = _column(head, length, _LENGTHS, path, "lengths")
-    timed = [_named(head, name, path) for name in times] or _usual(head)
+    timed = [_find_column(head, name, path) for name in times] or _usual(head)
     if own is None and not timed:
         raise InputError(
             f"{path} has neither lengths nor times; name their columns, of {', '.join(head) or 'an empty header'}"
@@ -130,7 +130,7 @@ def read_log(path: str | Path, length: str | None = None, times: Sequence[str] =
         raise InputError(f"{path}: {error}") from None
 
 
-def _named(head: Sequence[str], name: str, path: str | Path) -> str:
+def _find_column(head: Sequence[str], name: str, path: str | Path) -> str:
     if name not in head:
         raise InputError(f"{path} has no column '{name}'; its columns are {', '.join(head)}")
     return name
@@ -138,7 +138,7 @@ def _named(head: Sequence[str], name: str, path: str | Path) -> str:
 
 def _column(head: Sequence[str], name: str | None, usual: Sequence[str], path: str | Path, what: str) -> str | None:
     if name is not None:
-        return _named(head, name, path)
+        return _find_column(head, name, path)
     found = [column for column in head if column.lower() in usual]
     if len(found) > 1:
         raise InputError(f"{path} has several columns of {what}, {', '.join(found)}; name the one that counts")

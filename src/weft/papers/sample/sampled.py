@@ -166,14 +166,16 @@ def sample(
         method, noise = "stratified", _variation(used, noise)
     measured = used.measured()
     partly = 0 < len(measured) < len(used)
-    own, chosen = _taken(used, measured) if partly else _drawn(used, iterations, half_width, noise, seed)
+    own, chosen = (
+        _take_measured(used, measured) if partly else _draw_iterations(used, iterations, half_width, noise, seed)
+    )
     notes = list(_notes(used, partly))
     totals, speedups = {}, {}
     if used.times:
         for name, seconds in used.times.items():
             if np.isfinite(seconds[chosen]).all():
                 found = estimate(used.lengths, own, chosen, seconds[chosen], method, again)
-                totals[name] = _scaled(found, used.step)
+                totals[name] = _scale_total(found, used.step)
         if not totals:
             named = ", ".join(used.times)
             raise InputError(f"the times {named} lack some of the chosen iterations; measure them, or leave these out")
@@ -182,7 +184,7 @@ def sample(
             before, after = used.times[first][chosen], used.times[name][chosen]
             speedups[name] = speedup(used.lengths, own, chosen, before, after, method)
         notes += _warnings(totals)
-    expected = _expected(used, own, chosen, noise)
+    expected = _expected_width(used, own, chosen, noise)
     others = _others(used, totals) if not partly else {}
     return Sample(used, chosen, own, totals, speedups, others, expected, noise, tuple(notes))
 
@@ -195,7 +197,9 @@ def _variation(log: Iterations, noise: float) -> float:
     return float(seconds.std() / seconds.mean()) or noise
 
 
-def _drawn(log: Iterations, count: int | None, half_width: float, noise: float, seed: int) -> tuple[Ints, Ints]:
+def _draw_iterations(
+    log: Iterations, count: int | None, half_width: float, noise: float, seed: int
+) -> tuple[Ints, Ints]:
     """Strata, and iterations drawn from them at random."""
     own = _strata(log, None if count is None else count // 2)
     sizes = np.bincount(own).astype(np.int64)
@@ -215,7 +219,7 @@ def _strata(log: Iterations, most: int | None) -> Ints:
     return own if most is None or own.max() < most else strata(log.lengths, most)
 
 
-def _taken(log: Iterations, measured: Ints) -> tuple[Ints, Ints]:
+def _take_measured(log: Iterations, measured: Ints) -> tuple[Ints, Ints]:
     """Strata of which each holds at least two measured iterations, as many as these allow, and the measured ones."""
     for count in range(min(STRATA, len(measured) // 2), 0, -1):
         own = strata(log.lengths, count) if count > 1 else np.zeros(len(log), np.int64)
@@ -226,13 +230,13 @@ def _taken(log: Iterations, measured: Ints) -> tuple[Ints, Ints]:
     )
 
 
-def _scaled(found: SampledTotal, step: int) -> SampledTotal:
+def _scale_total(found: SampledTotal, step: int) -> SampledTotal:
     return SampledTotal(
         found.value * step, found.low * step, found.high * step, found.degrees, found.method, found.curved
     )
 
 
-def _expected(log: Iterations, own: Ints, chosen: Ints, noise: float) -> float:
+def _expected_width(log: Iterations, own: Ints, chosen: Ints, noise: float) -> float:
     """The half width that iterations which vary by `noise` about a line should give, as a fraction."""
     sizes = np.bincount(own)
     counts = np.bincount(own[chosen], minlength=len(sizes))

@@ -81,12 +81,12 @@ def translation(data: Path | None, batch: int, seed: int = 0) -> Epoch:
     pairs, source = _pairs(data)
     pairs = pairs[(pairs.max(axis=1) <= LONGEST) & (pairs.min(axis=1) > _MARKS)]
     pairs = pairs[rng.integers(0, len(pairs), PAIRS)]
-    batches = np.concatenate([*_bucketed(pairs, batch, rng)])
+    batches = np.concatenate([*_bucket_pairs(pairs, batch, rng)])
     batches = batches[rng.permutation(len(batches))]
     return Epoch("GNMT", "gnmt", batch, batches.max(axis=1).astype(np.float64), batches, source)
 
 
-def _bucketed(pairs: Ints, batch: int, rng: np.random.Generator) -> Iterator[Ints]:
+def _bucket_pairs(pairs: Ints, batch: int, rng: np.random.Generator) -> Iterator[Ints]:
     """Padded lengths of the whole batches of each bucket of similar pairs, (batches, 2)."""
     bucket = (pairs.max(axis=1) - 1) // (-(-LONGEST // BUCKETS))
     for one in np.unique(bucket):
@@ -150,14 +150,14 @@ def variants(gpu: Gpu) -> dict[str, Gpu]:
         "as it is": gpu,
         f"at {slow}": gpu.replace(dict.fromkeys(clocks, slow)),
         f"{few} compute units": gpu.replace({"compute.compute_units": few}),
-        "without an L2": _uncached(gpu),
+        "without an L2": _without_cache(gpu),
     }
 
 
 _SLOW = 1e9
 
 
-def _uncached(gpu: Gpu) -> Gpu:
+def _without_cache(gpu: Gpu) -> Gpu:
     """A GPU whose L2 answers as slowly as the memory: every request goes there."""
     share = gpu.memory.bandwidth * gpu.memory.read_efficiency / gpu.cache.bandwidth
     if not 0 < share <= 1:

@@ -106,7 +106,7 @@ class Carried:
     one_bucket: float
 
 
-def carried(logs: tuple[Log, ...]) -> tuple[Carried, ...]:
+def carry_over(logs: tuple[Log, ...]) -> tuple[Carried, ...]:
     """Speedups between machines with the same buckets; shares of the buckets are those of all logs together."""
     alike = [one for one in logs if one.network == "GNMT" and not one.system.endswith((*MIXED, *_OTHER))]
     parts = {one.system: one.buckets for one in alike}
@@ -142,7 +142,7 @@ class Held:
     half_width: float
 
 
-def held(log: Log, iterations: int, redraws: int, seed: int = 0, again: float = 0.0) -> Held:
+def check_intervals(log: Log, iterations: int, redraws: int, seed: int = 0, again: float = 0.0) -> Held:
     """Redraw samples of a log, and count how often the interval of each holds the total of all its iterations.
 
     With `again`, the spread of epochs, intervals are those of a claim about another epoch.

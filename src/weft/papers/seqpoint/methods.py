@@ -42,7 +42,7 @@ def outcomes(epoch: Epoch, times: Mapping[str, Floats]) -> Iterator[Outcome]:
             real = base.sum() / seconds.sum()
             faster = None if machine == first else float(points.speedup(base, seconds) / real - 1)
             yield Outcome(epoch.network, name, machine, float(points.total(seconds) / seconds.sum() - 1), faster)
-    own, chosen = sampled(epoch.lengths, 0)
+    own, chosen = sample_epoch(epoch.lengths, 0)
     for machine, seconds in times.items():
         whole = estimate(epoch.lengths, own, chosen, seconds[chosen]).value
         found = speedup(epoch.lengths, own, chosen, base[chosen], seconds[chosen]).value
@@ -50,7 +50,7 @@ def outcomes(epoch: Epoch, times: Mapping[str, Floats]) -> Iterator[Outcome]:
         yield Outcome(epoch.network, INTERVAL, machine, float(whole / seconds.sum() - 1), faster)
 
 
-def sampled(lengths: Floats, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def sample_epoch(lengths: Floats, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Strata of an epoch, and the places of ITERATIONS drawn from them."""
     own = strata(lengths, ITERATIONS // EACH)
     sizes = np.bincount(own)
@@ -86,7 +86,7 @@ def noisy(epoch: Epoch, seconds: Floats, noise: float, redraws: int) -> Noisy:
         real = seconds * np.maximum(1 + noise * rng.standard_normal(len(seconds)), 0.1)
         total = real.sum()
         theirs.append(abs(seqpoints(epoch.lengths, seconds).total(real) / total - 1))
-        own, chosen = sampled(epoch.lengths, seed)
+        own, chosen = sample_epoch(epoch.lengths, seed)
         found = estimate(epoch.lengths, own, chosen, real[chosen])
         ours.append(abs(found.value / total - 1))
         inside += found.low <= total <= found.high

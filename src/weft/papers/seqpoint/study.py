@@ -16,18 +16,18 @@ import numpy as np
 from weft import hardware
 from weft.core.errors import InputError
 from weft.core.files import data_folder
-from weft.core.report import Part, Section, filled
+from weft.core.report import Part, Section, drop_empty
 from weft.core.report.table import Table, number, text
-from weft.papers.headline import Conditions, PaperStudy, StudyFigure, StudyOption, declared
+from weft.papers.headline import Conditions, PaperStudy, StudyFigure, StudyOption, read_declaration
 from weft.papers.sample import iterations, sample, seqpoints
 from weft.papers.sample.seqpoint import Points
 from weft.papers.seqpoint.epochs import Epoch, Floats, speech, translation, variants
-from weft.papers.seqpoint.logs import Carried, Held, carried, held, read_logs
+from weft.papers.seqpoint.logs import Carried, Held, carry_over, check_intervals, read_logs
 from weft.papers.seqpoint.methods import INTERVAL, ITERATIONS, SEQPOINT, Noisy, Outcome, geomean, noisy, outcomes
 from weft.view import looks
 from weft.view.figure import Axis, Color, Figure, bars, curves, scatter
 
-DECLARED = declared(__file__)
+DECLARED = read_declaration(__file__)
 _SEQPOINTS_BOUND = 0.0011
 """SeqPoint's published error of DeepSpeech2's total."""
 DISTURBED, TWIN = "as4142-a100-pcie", "dss8440-a100-pcie"
@@ -84,7 +84,7 @@ class SeqPointStudy(PaperStudy):
         batch = DECLARED.cases["batch"]
         own = variants(at.gpu)
         machines = {**own, **{name: hardware.gpu(name) for name in DECLARED.cases["others"] if name != at.gpu.name}}
-        networks = tuple(_studied(epoch, machines) for epoch in (speech(folder, batch), translation(folder, batch)))
+        networks = tuple(_study_epoch(epoch, machines) for epoch in (speech(folder, batch), translation(folder, batch)))
         every = speech(folder, batch, whole=True)
         seconds = every.seconds(at.gpu)
         ds2 = networks[0]
@@ -96,9 +96,9 @@ class SeqPointStudy(PaperStudy):
             "variants": len(own),
             "noise": tuple(noisy(ds2.epoch, ds2.base, one, redraws) for one in DECLARED.cases["noise"]),
             "needed": len(sample(iterations(ds2.epoch.lengths), half_width=0.01, noise=0.01).chosen),
-            "speedups": carried(found),
-            "logs": tuple(held(one, ITERATIONS, redraws) for one in found),
-            "disturbed": _widened(found, redraws),
+            "speedups": carry_over(found),
+            "logs": tuple(check_intervals(one, ITERATIONS, redraws) for one in found),
+            "disturbed": _widen_intervals(found, redraws),
         }
 
     def figures(self) -> Iterator[StudyFigure]:
@@ -220,15 +220,15 @@ class SeqPointStudy(PaperStudy):
 
     def tables(self) -> list[Table]:
         """The tables of the terminal."""
-        return filled(self._methods_table(), self._noise_table(), self._logs_table(), self._speedups_table())
+        return drop_empty(self._methods_table(), self._noise_table(), self._logs_table(), self._speedups_table())
 
     def sections(self, watched: Any = None) -> list[Part]:
         """The sections of the page."""
         return [
-            Section("Which iterations", filled(self._lengths_figure())),
-            Section("How near the total", filled(self._totals_figure(), self._methods_table())),
-            Section("When times are noisy", filled(self._noise_figure(), self._noise_table())),
-            Section("Measured iterations", filled(self._logs_table(), self._speedups_table())),
+            Section("Which iterations", drop_empty(self._lengths_figure())),
+            Section("How near the total", drop_empty(self._totals_figure(), self._methods_table())),
+            Section("When times are noisy", drop_empty(self._noise_figure(), self._noise_table())),
+            Section("Measured iterations", drop_empty(self._logs_table(), self._speedups_table())),
         ]
 
     def _methods_table(self) -> Table:
@@ -299,7 +299,7 @@ class SeqPointStudy(PaperStudy):
 _JUDGED = 0.01
 
 
-def _studied(epoch: Epoch, machines: Mapping[str, hardware.Gpu]) -> Studied:
+def _study_epoch(epoch: Epoch, machines: Mapping[str, hardware.Gpu]) -> Studied:
     times = {name: epoch.seconds(gpu) for name, gpu in machines.items()}
     points = seqpoints(epoch.lengths, next(iter(times.values())))
     return Studied(epoch, times, points, tuple(outcomes(epoch, times)))
@@ -314,13 +314,13 @@ def _folder(data: str | Path | None) -> Path | None:
         return None
 
 
-def _widened(logs: Any, redraws: int) -> tuple[float, float] | None:
+def _widen_intervals(logs: Any, redraws: int) -> tuple[float, float] | None:
     """Half widths of claims about another epoch, on the disturbed machine and on its twin."""
     by_name = {one.system: one for one in logs}
     if DISTURBED not in by_name or TWIN not in by_name:
         return None
     first, second = (
-        held(by_name[name], ITERATIONS, redraws // 10, again=by_name[name].spread).half_width
+        check_intervals(by_name[name], ITERATIONS, redraws // 10, again=by_name[name].spread).half_width
         for name in (DISTURBED, TWIN)
     )
     return first, second

@@ -19,7 +19,7 @@ from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.models.block import LayerOp, Tokens, embedding, head, layer
 from weft.models.parallel.check import divisors
-from weft.papers.textbook.meshes import MeshPlan, StageCosts, clustered, cost_of, mesh_plans
+from weft.papers.textbook.meshes import MeshPlan, StageCosts, cluster_operators, cost_of, mesh_plans
 from weft.papers.textbook.shard import Block, ShardedPart, Sharding
 from weft.papers.textbook.strategies import Layout, Mesh, MeshPrices, Training
 
@@ -129,7 +129,7 @@ def alpa(
     how = replace(training, micro_batches=micro_batches) if training else Training(micro_batches)
     parts = _Parts(found, tokens, how)
     ways = tuple(way for size in mesh_sizes(where) for way in parts.ways(where, size))
-    held = _grouped(ways, parts, groups)
+    held = _group_layers(ways, parts, groups)
     costs = _costs(ways, parts, held, usable * where.gpu.memory.capacity)
     plans = mesh_plans(costs, where.gpus, micro_batches, best)
     return MeshSearch(found, where, batch, micro_batches, held, ways, costs, plans)
@@ -197,11 +197,11 @@ def _with_table(piece: LayerOp, model: Transformer) -> LayerOp:
     return replace(piece, parameters=piece.parameters + model.vocabulary * model.hidden)
 
 
-def _grouped(ways: Sequence[MeshUse], parts: _Parts, groups: int) -> tuple[int, ...]:
+def _group_layers(ways: Sequence[MeshUse], parts: _Parts, groups: int) -> tuple[int, ...]:
     """Sub-layers of each group, so that groups are as equal as can be on one GPU; the ends count as sub-layers."""
     alone = min((way for way in ways if way.devices == 1), key=lambda way: way.unit.seconds)
     times = [block.seconds for block in parts.blocks(alone)]
-    return clustered(times, min(groups, len(times)))
+    return cluster_operators(times, min(groups, len(times)))
 
 
 def _costs(ways: Sequence[MeshUse], parts: _Parts, groups: Sequence[int], capacity: float) -> StageCosts:
@@ -212,20 +212,20 @@ def _costs(ways: Sequence[MeshUse], parts: _Parts, groups: Sequence[int], capaci
         every = np.array(parts.blocks(way))
         time, state, saved = (np.add.reduceat(every[:, column], ends[:-1]) for column in range(3))
         widest = np.maximum.reduceat(every[:, 3], ends[:-1])
-        seconds.append(_summed(time))
+        seconds.append(_range_sums(time))
         if parts.training.recompute:
             inputs = np.full(len(groups), way.unit.input)
             inputs[0] = 0.0
-            states.append(_summed(state) + _largest(saved + widest))
-            kept.append(_summed(inputs))
+            states.append(_range_sums(state) + _largest(saved + widest))
+            kept.append(_range_sums(inputs))
         else:
-            states.append(_summed(state) + _largest(widest))
-            kept.append(_summed(saved))
+            states.append(_range_sums(state) + _largest(widest))
+            kept.append(_range_sums(saved))
     time, held, each = (np.stack(one, axis=-1) for one in (seconds, states, kept))
     return StageCosts(time, held, each, tuple(way.devices for way in ways), capacity)
 
 
-def _summed(values: FloatArray) -> FloatArray:
+def _range_sums(values: FloatArray) -> FloatArray:
     """The sums of values i to j, as an array [i, j]."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     return np.asarray(sums[None, 1:] - sums[:-1, None])

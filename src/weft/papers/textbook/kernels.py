@@ -89,7 +89,7 @@ class LaunchTimes:
         return 1 - self.busy / self.seconds
 
 
-def launched(kernels: npt.ArrayLike, host: float) -> LaunchTimes:
+def launch_kernels(kernels: npt.ArrayLike, host: float) -> LaunchTimes:
     """Kernels of given times [s], launched one after the other, each `host` seconds of a thread that never waits.
 
     A kernel begins when it is launched and its predecessor has ended, so the sequence takes the longest of launches up
@@ -101,7 +101,7 @@ def launched(kernels: npt.ArrayLike, host: float) -> LaunchTimes:
     return LaunchTimes(float(np.max(issued + left)), float(times.sum()))
 
 
-def replayed(kernels: npt.ArrayLike, host: float, gap: float = 0.0) -> LaunchTimes:
+def replay_graph(kernels: npt.ArrayLike, host: float, gap: float = 0.0) -> LaunchTimes:
     """The same kernels as one graph: one launch of `host` seconds, and `gap` between kernels on the device [s].
 
     Graphs remove launches; the kernels still move the same bytes.
@@ -230,7 +230,7 @@ class WordTraffic:
         return sum(self.reads[level])
 
 
-def untiled(product: MatrixProduct) -> WordTraffic:
+def untiled_traffic(product: MatrixProduct) -> WordTraffic:
     """Each of the m n k multiply-adds reads both operands: n^3 words of each for square matrices."""
     every = product.m * product.n * product.k
     return WordTraffic({"memory": (every, every)}, product.m * product.n, {"registers": 3})

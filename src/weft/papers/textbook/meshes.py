@@ -26,7 +26,7 @@ class Borders:
     bottleneck: float
 
 
-def balanced(
+def balance_stages(
     times: Sequence[float],
     stages: int,
     *,
@@ -40,7 +40,7 @@ def balanced(
     p keeps p - i micro-batches in flight, as 1F1B does; states and kept activations must fit `capacity` [bytes]. Raises
     InputError for more stages than layers, for lists of other lengths, and if no borders fit.
 
-    >>> balanced([1, 1, 1, 3], 2)
+    >>> balance_stages([1, 1, 1, 3], 2)
     Borders(layers=(3, 1), bottleneck=3.0)
     """
     count = len(times)
@@ -58,13 +58,13 @@ def balanced(
     return Borders(layers, slowest)
 
 
-def clustered(times: Sequence[float], groups: int) -> tuple[int, ...]:
+def cluster_operators(times: Sequence[float], groups: int) -> tuple[int, ...]:
     """How many consecutive operators each group holds, so that the squares of the groups' times add up to least.
 
     Equal groups let a later search consider few borders, as Alpa does before its own; O(g L^2). Raises InputError for
     more groups than operators.
 
-    >>> clustered([1, 1, 1, 3], 2)
+    >>> cluster_operators([1, 1, 1, 3], 2)
     (3, 1)
     """
     count = len(times)
@@ -304,10 +304,10 @@ class _MeshRecursion:
                 continue
             for at, size in enumerate(self.sizes):
                 if size <= left:
-                    after = self._reached(reached, stages, at, bound.slowest)
+                    after = self._extend_sums(reached, stages, at, bound.slowest)
                     push((*meshes, size), stages - 1, left - size, after)
 
-    def _reached(self, before: FloatArray, stages: int, at: int, slowest: float) -> FloatArray:
+    def _extend_sums(self, before: FloatArray, stages: int, at: int, slowest: float) -> FloatArray:
         """The least sums of stages that end before each group, with one more stage on a size of mesh."""
         times = self.times[stages - 1, at]
         times = np.where(times <= slowest, times, math.inf)

@@ -232,10 +232,12 @@ def zero_stages(parameters: int, replicas: int, framework: Framework | None = No
     check_whole("replicas", replicas, 1, 64)
     used = framework or Framework(gradients="bf16")
     plans = (TrainingPlan(dp=replicas, batch=replicas, zero=stage) for stage in range(4))
-    return tuple(Stage(plan.zero, states(parameters, plan, used), _sent(parameters, plan, used)) for plan in plans)
+    return tuple(
+        Stage(plan.zero, states(parameters, plan, used), _sent_bytes(parameters, plan, used)) for plan in plans
+    )
 
 
-def _sent(parameters: int, plan: TrainingPlan, framework: Framework) -> float:
+def _sent_bytes(parameters: int, plan: TrainingPlan, framework: Framework) -> float:
     formats = {"all_gather": plan.dtype}
     gradients = framework.gradients if plan.shards_weights else framework.reduced
     return sum(

@@ -193,7 +193,7 @@ class ShardedPart:
         computing = sum(way.seconds - way.communication for way in ways)
         return Sharding(
             tuple((group.name, way) for group, way in zip(self.groups, ways, strict=True)),
-            tuple(self._moved(ways)),
+            tuple(self._layout_changes(ways)),
             seconds,
             seconds - computing,
             sum(way.states for way in ways),
@@ -221,7 +221,7 @@ class ShardedPart:
             return 0.0
         return group.tensor.bytes / split_over(way.exit, mesh)
 
-    def _moved(self, ways: Sequence[Strategy]) -> Iterator[tuple[str, str, LayoutChange]]:
+    def _layout_changes(self, ways: Sequence[Strategy]) -> Iterator[tuple[str, str, LayoutChange]]:
         for producer, consumer, side in self._edges():
             first, second = self.groups[producer], self.groups[consumer]
             after = getattr(ways[consumer], side)

@@ -293,7 +293,7 @@ def _strategy(
         forward, backward = _inside(group, op, chosen, mesh)
     exit_, whole = _after_norms(group, exit_, mesh)
     forward += whole
-    shares = [(piece, _merged(piece.op, exit_, mesh)) for piece in group.merged]
+    shares = [(piece, _share_merged(piece.op, exit_, mesh)) for piece in group.merged]
     ops += [op for _, op in shares]
     forward += _of_loss(group, exit_, mesh)
     passes = 2 if training.recompute else 1
@@ -384,7 +384,7 @@ def _of_loss(group: MergedOperators, layout: Layout, mesh: Sequence[int]) -> lis
     return [_move(axis, "all_reduce", mesh, size) for axis, place in enumerate(layout) if rows and place == 1] * 3
 
 
-def _merged(op: Op, layout: Layout, mesh: Sequence[int]) -> Op:
+def _share_merged(op: Op, layout: Layout, mesh: Sequence[int]) -> Op:
     """One rank's share of an element-wise operator, a norm or a loss on a tensor of a layout."""
     if not isinstance(op, Streaming):
         raise TypeError(f"{op} cannot be merged into another operator")

@@ -264,11 +264,11 @@ class Advice(Answer):
             "dma_pays_from_bytes": self.pays,
             "set": [knob._asdict() for knob in self.knobs],
             "why_no_dma": self.why_no_dma,
-            "mask_alone": None if self.masked is None else self._masked(self.masked),
+            "mask_alone": None if self.masked is None else self._mask_data(self.masked),
             "library_takes": None if self.library is None else self.library._asdict(),
         }
 
-    def _masked(self, both: CoRun) -> dict[str, Any]:
+    def _mask_data(self, both: CoRun) -> dict[str, Any]:
         found = {"units": self.most_apart, "channels": both.channels, "rounds": both.rounds}
         return {**found, "makespan_s": both.makespan, "speedup": self.alone.speedup(both.makespan)}
 

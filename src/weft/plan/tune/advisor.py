@@ -99,7 +99,7 @@ class _Advisor:
         )
         doubts = [*self._model_doubts(case, advice), *_library_doubt(advice)]
         doubts += self._assumed_doubts(advice) if spread else []
-        return replace(advice, masked=self._masked(advice, gemm, moved), doubts=tuple(doubts))
+        return replace(advice, masked=self._best_mask(advice, gemm, moved), doubts=tuple(doubts))
 
     @cached_property
     def _alone(self) -> tuple[Simulation, Simulation]:
@@ -122,7 +122,7 @@ class _Advisor:
         runs = self.jobs.run(tasks.values())
         return tuple(SharingOption(*one, runs[tasks[one]] if one in tasks else None) for one in every)
 
-    def _masked(self, advice: Advice, gemm: Timeline, moved: Timeline) -> CoRun | None:
+    def _best_mask(self, advice: Advice, gemm: Timeline, moved: Timeline) -> CoRun | None:
         """The best partition with a mask alone, the library keeping its channels, if that takes longer than with fewer;
         with a number of channels asked for, the best partition if its mask does not hold them at once.
         """

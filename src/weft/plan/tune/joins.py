@@ -130,7 +130,7 @@ def joins(
     added. Raises UnknownNameError for an unknown method, InputError for one that does not apply and for dimensions that
     the ranks cannot share, and what `weft.estimate` raises.
     """
-    chosen = _chosen(form, methods)
+    chosen = _choose_methods(form, methods)
     on = hardware.system(system, gpus=ranks) if isinstance(system, str) else hardware.system(system)
     work = dependent(form, share_of(form, gemm, ranks), ranks)
     pair = pair_of(work, on, options, harness)
@@ -140,7 +140,7 @@ def joins(
     return Joins(form, gemm, ranks, on.name, on.name in software.rows()["systems"], pair, chosen)
 
 
-def _chosen(form: Form, methods: Sequence[str] | None) -> tuple[str, ...]:
+def _choose_methods(form: Form, methods: Sequence[str] | None) -> tuple[str, ...]:
     """The methods by name, sequential first; InputError for one without a closed form or not for such a pair."""
     offered = [name for name in applicable("sub-layer", "closed form") if OVERLAPS[name].applies_to(form)]
     if methods is None:

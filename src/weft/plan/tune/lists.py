@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from weft.core.answer import Answer, to_plain
-from weft.core.catalog import broken_rule, translated
+from weft.core.catalog import broken_rule, translate_error
 from weft.core.errors import ConfigError, InputError, check_type
 from weft.core.files import Rows, read_json, read_text, write_json
 from weft.core.options import RunOptions
@@ -33,7 +33,7 @@ from weft.plan.tune.queues import (
     degrees_up_to,
     judge_queues,
     plans,
-    watched,
+    watch_queue,
 )
 from weft.sweep.simulations import Bench, Jobs
 from weft.sweep.tasks import Progress
@@ -64,7 +64,7 @@ def read_gemms(path: str | Path) -> tuple[Wanted, ...]:
     heads = [name.strip().lower() for name in next(reader, [])]
     _check_heads(file, heads)
     rows = ((reader.line, [cell.strip() for cell in row]) for row in reader)
-    wanted = [_wanted(file, line, heads, row) for line, row in rows if any(row)]
+    wanted = [_parse_wanted(file, line, heads, row) for line, row in rows if any(row)]
     if not wanted:
         raise InputError(f"{file}: there is no GEMM below the heads; add lines such as {_EXAMPLE}")
     return tuple(wanted)
@@ -87,7 +87,7 @@ def _check_heads(file: Path, heads: Sequence[str]) -> None:
     raise InputError(f"{file}, line 1: the list {wrong}; its heads are {','.join(COLUMNS)} and maybe name")
 
 
-def _wanted(file: Path, line: int, heads: Sequence[str], row: Sequence[str]) -> Wanted:
+def _parse_wanted(file: Path, line: int, heads: Sequence[str], row: Sequence[str]) -> Wanted:
     place = f"{file}, line {line}"
     if len(row) != len(heads):
         raise InputError(f"{place}: the line has {len(row)} cells, the heads are {len(heads)}; write {','.join(heads)}")
@@ -221,7 +221,7 @@ def load_library(path: str | Path) -> KernelLibrary:
     try:
         return KernelLibrary(**content)
     except ValidationError as error:
-        raise translated(error, tuple(KernelLibrary.model_fields), str(path)) from None
+        raise translate_error(error, tuple(KernelLibrary.model_fields), str(path)) from None
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ class TunedList(Answer):
         """The lines that gain most over all at once, simulated again to see which GEMM held which compute unit."""
         several = [row for row in self.rows if row.wanted.count > 1]
         best = sorted(several, key=lambda row: row.over_default.value, reverse=True)[:most]
-        return [watched(f"{row.wanted.name}: {row.wanted.count} of {row.wanted.gemm}", row.plans) for row in best]
+        return [watch_queue(f"{row.wanted.name}: {row.wanted.count} of {row.wanted.gemm}", row.plans) for row in best]
 
     @property
     def library(self) -> KernelLibrary:

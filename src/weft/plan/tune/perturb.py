@@ -96,7 +96,7 @@ class ValueMove:
         if not self.parts & parts_of(task):
             return task
         changed = task if self.change is None else self.change(task)
-        return replace(changed, system=_moved(changed.system, tuple(self.values.items())))
+        return replace(changed, system=_change_values(changed.system, tuple(self.values.items())))
 
 
 def option_move(what: str, **options: Any) -> ValueMove:
@@ -150,7 +150,7 @@ def _changes(system: System, values: Mapping[str, str]) -> bool:
 
 
 @cache
-def _moved(system: System, values: tuple[tuple[str, str], ...]) -> System:
+def _change_values(system: System, values: tuple[tuple[str, str], ...]) -> System:
     return system.replace(dict(values)) if values else system
 
 

@@ -111,7 +111,7 @@ class _Probes:
         for (name, units), each in pairs.items():
             rows = []
             for gemm, size, pair in each:
-                moved_s = alone[self._moved(name, size, units)].makespan
+                moved_s = alone[self._time_collective(name, size, units)].makespan
                 gemm_s = alone[self.bench.gemm(gemm, units)].makespan
                 slowed = slowdowns(runs[pair].end("gemm"), runs[pair].end(name), gemm_s, moved_s)
                 rows.append((bare.profile(gemm).boundness[0], *slowed, size / moved_s))
@@ -121,17 +121,17 @@ class _Probes:
 
     def _alone(self) -> Iterator[Simulation]:
         for name, units in [*((name, None) for name in self.names), *self.movers]:
-            yield from (self._moved(name, size, units) for size in SIZES)
+            yield from (self._time_collective(name, size, units) for size in SIZES)
         for gemm in self.probes:
             yield from (self.bench.gemm(gemm, taken) for taken in (0, *self.splits))
 
     def _collective(self, name: str, alone: Runs) -> CollectiveTable:
         def column(units: int | None) -> tuple[float, ...]:
-            return tuple(alone[self._moved(name, size, units)].makespan for size in SIZES)
+            return tuple(alone[self._time_collective(name, size, units)].makespan for size in SIZES)
 
         return CollectiveTable(
             SIZES,
-            alone[self._moved(name, SIZES[-1], None)].held[name],
+            alone[self._time_collective(name, SIZES[-1], None)].held[name],
             column(None),
             {units: column(units) for units in self.splits},
             column(0) if name in PUSHES else (),
@@ -160,7 +160,7 @@ class _Probes:
     def _of(self, name: str, size: int) -> Collective:
         return Collective(name, size, self.bench.system.gpus, self.dtype)
 
-    def _moved(self, name: str, size: int, units: int | None) -> Simulation:
+    def _time_collective(self, name: str, size: int, units: int | None) -> Simulation:
         """A collective alone: on `units` compute units, by DMA engines (0), or as the library runs it (None)."""
         return self.bench.collective(self._of(name, size), units)
 

@@ -20,7 +20,7 @@ from weft.kernels import GemmTiling
 from weft.overlaps.lower.fit import tiling_for
 from weft.simulate.result import Timeline
 from weft.simulate.single import simulate
-from weft.sweep.simulations import Bench, Jobs, Runs, Simulation, Tiled, drained
+from weft.sweep.simulations import Bench, Jobs, Runs, Simulation, Tiled, drain_seconds
 
 DEGREES = (1, 2, 4, 8, 16)
 """Numbers of GEMMs that may run together."""
@@ -54,11 +54,11 @@ class GoKernels:
     def best(self, degree: int) -> GemmTiling:
         """The GO-kernel: the fastest for `degree` co-running copies, the first ranked on a tie."""
         tried = self.runs[degree]
-        return min(tried, key=lambda tiling: drained(tried[tiling]))
+        return min(tried, key=lambda tiling: drain_seconds(tried[tiling]))
 
     def seconds(self, degree: int) -> float:
         """Time of `degree` co-running copies with the GO-kernel [s]."""
-        return drained(self.runs[degree][self.best(degree)])
+        return drain_seconds(self.runs[degree][self.best(degree)])
 
     def tiled(self, degree: int) -> Tiled:
         """The GEMM with its GO-kernel for a degree."""
@@ -173,15 +173,15 @@ def _default_batch(queue: Queue, kernels: Kernels, bench: Bench) -> Simulation:
     return replace(task, graph=replace(task.graph, labels=DEFAULT))
 
 
-def planned(queue: Queue, degree: int, kernels: Kernels, bench: Bench, tuned_for: int | None = None) -> Batches:
+def plan_batches(queue: Queue, degree: int, kernels: Kernels, bench: Bench, tuned_for: int | None = None) -> Batches:
     """The batches of a degree, with GO-kernels tuned for each batch's size, or for `tuned_for`."""
     return tuple(
-        bench.queue([_tiled(kernels[gemm], tuned_for or len(part)) for gemm in part])
+        bench.queue([_tiled_gemm(kernels[gemm], tuned_for or len(part)) for gemm in part])
         for part in _parts(queue.gemms, degree)
     )
 
 
-def _tiled(kernels: GoKernels, degree: int) -> Tiled:
+def _tiled_gemm(kernels: GoKernels, degree: int) -> Tiled:
     """The GEMM with its kernel for a degree, or for the next lower one that was tried."""
     return kernels.tiled(max(one for one in kernels.degrees if one <= degree))
 
@@ -195,7 +195,7 @@ def _parts(gemms: Sequence[Gemm], degree: int) -> Iterator[Sequence[Gemm]]:
 
 def seconds(batches: Batches, runs: Runs) -> float:
     """Time of batches, each begun when the previous one has ended [s]."""
-    return sum(drained(runs[batch]) for batch in batches)
+    return sum(drain_seconds(runs[batch]) for batch in batches)
 
 
 @dataclass(frozen=True)
@@ -217,17 +217,19 @@ class QueuePlans:
 
 def plans(queue: Queue, degree: int, kernels: Kernels, bench: Bench) -> QueuePlans:
     """How a queue runs with the kernels that are fastest alone, and with GO-kernels at a degree."""
-    sequential, chosen = (planned(queue, each, kernels, bench) for each in (1, degree))
+    sequential, chosen = (plan_batches(queue, each, kernels, bench) for each in (1, degree))
     return QueuePlans(sequential, (_default_batch(queue, kernels, bench),), chosen)
 
 
 def _ways(queue: Queue, kernels: Kernels, bench: Bench) -> dict[tuple[int, int | None], Batches]:
     """The batches of each degree with kernels for each batch's size (None); for mixed shapes also for each degree."""
     tuned_for = (None,) if queue.alike else (None, *queue.degrees)
-    return {(degree, one): planned(queue, degree, kernels, bench, one) for degree in queue.degrees for one in tuned_for}
+    return {
+        (degree, one): plan_batches(queue, degree, kernels, bench, one) for degree in queue.degrees for one in tuned_for
+    }
 
 
-def needed(queue: Queue, kernels: Kernels, bench: Bench) -> Iterator[Simulation]:
+def needed_simulations(queue: Queue, kernels: Kernels, bench: Bench) -> Iterator[Simulation]:
     """Every batch to simulate for a queue: default concurrency, each degree, each set of kernels."""
     yield _default_batch(queue, kernels, bench)
     yield from chain.from_iterable(_ways(queue, kernels, bench).values())
@@ -262,10 +264,10 @@ class Judged:
 
 
 def judge(queue: Queue, kernels: Kernels, bench: Bench, runs: Runs) -> Judged:
-    """The times of a queue under every way to run it, from the runs of its `needed` batches."""
+    """The times of a queue under every way to run it, from the runs of its `needed_simulations` batches."""
     took = {way: seconds(batches, runs) for way, batches in _ways(queue, kernels, bench).items()}
     at_degree = {degree: s for (degree, tuned_for), s in took.items() if tuned_for is None}
-    default = drained(runs[_default_batch(queue, kernels, bench)])
+    default = drain_seconds(runs[_default_batch(queue, kernels, bench)])
     return Judged(queue, default, at_degree, min(*took.values(), default))
 
 
@@ -275,7 +277,7 @@ def judge_queues(queues: Sequence[Queue], bench: Bench, jobs: Jobs) -> tuple[lis
     Raises what `go_kernels` raises.
     """
     kernels = go_kernels(asked_degrees(queues), bench, jobs)
-    runs = jobs.run(batch for queue in queues for batch in needed(queue, kernels, bench))
+    runs = jobs.run(batch for queue in queues for batch in needed_simulations(queue, kernels, bench))
     return [judge(queue, kernels, bench, runs) for queue in queues], kernels, runs
 
 
@@ -293,7 +295,7 @@ class WatchedQueue:
     sizes: tuple[int, ...]
 
 
-def watched(title: str, plans: QueuePlans) -> WatchedQueue:
+def watch_queue(title: str, plans: QueuePlans) -> WatchedQueue:
     """Simulate a queue's batches again with full timelines."""
     names = tuple(str(node.op) for batch in plans.default for node in batch.graph)
     sizes = tuple(len(batch.graph) for batch in plans.goldyloc)

@@ -143,7 +143,7 @@ def profile_of(gemm: Gemm, gpu: Gpu, taken: Sequence[int], options: RunOptions =
     shape = gemm_kernel.GemmShape(gemm.m, gemm.n, gemm.k, 1)
     machine = cold_rates(gemm.dtype, gpu, options)
     found = {
-        units: gemm_kernel.fixed(
+        units: gemm_kernel.time_candidate(
             shape, tile, tile.columns, tiling.splits, machine._replace(units=machine.units - units)
         )
         for units in sorted({0, *taken})

@@ -250,7 +250,7 @@ def _limits(gemm: Gemm, gpu: Gpu, knobs: Ints, rates: gemm_kernel.KernelMachine)
         local > compute.lds_per_cu,
         (registers > compute.registers_per_cu) | (registers > most * threads),
         rows * columns < _LEAST_OF_WAVEFRONT * wavefronts,
-        _padded(rows, gemm.m) | _padded(columns, gemm.n),
+        _pad_sides(rows, gemm.m) | _pad_sides(columns, gemm.n),
         small & (gemm.m * gemm.n * gemm.batch > waves * rows * columns * slots),
         (splits > 1) & (steps < splits * gemm_kernel.SPLIT_STEPS),
         (splits > 1) & (tiles_across * splits > gemm_kernel.SPLIT_WAVES * slots),
@@ -259,7 +259,7 @@ def _limits(gemm: Gemm, gpu: Gpu, knobs: Ints, rates: gemm_kernel.KernelMachine)
     return held, causes
 
 
-def _padded(sides: Ints, size: int) -> Any:
+def _pad_sides(sides: Ints, size: int) -> Any:
     return (sides > gemm_kernel.SMALL) & (sides >= 4 * size)
 
 
@@ -333,7 +333,7 @@ class Searched:
     annealed: float
 
 
-def searched(answer: Tiles, within: float = 0.01, starts: int = 20, seed: int = 0) -> Searched:
+def search_tiles(answer: Tiles, within: float = 0.01, starts: int = 20, seed: int = 0) -> Searched:
     """Compare random draws and annealing on the candidates of a tile search; the same seed gives the same walks.
 
     Of n candidates, s of them good enough, the first good one is drawn after (n + 1) / (s + 1) draws on average. Raises

@@ -11,7 +11,7 @@ import numpy as np
 from weft.graph import Attention, Constant, Gemm, Graph, Node, Streaming, View
 from weft.graph.named import sources
 from weft.rewrite.flow import Draft, Flow, GraphChange, MatchedPlace
-from weft.rewrite.rules.base import is_streaming, refused, size, streaming
+from weft.rewrite.rules.base import is_streaming, refuse_place, size, streaming
 
 _STEPS = ("widen", "scale", "mask", "softmax", "eager_softmax", "cast", "dropout")
 _ORDER = ("widen", "scale", "mask", "softmax", "cast", "dropout")
@@ -43,9 +43,9 @@ def flash_attention(flow: Flow) -> Iterator[MatchedPlace]:
             try:
                 chain = _chain(flow, node)
                 nodes = chain.nodes
-                yield _fused(flow, chain)
+                yield _fuse_attention(flow, chain)
             except _RefusedError as reason:
-                yield refused(str(reason), *nodes)
+                yield refuse_place(str(reason), *nodes)
 
 
 def _after(flow: Flow, node: Node) -> list[Node]:
@@ -74,14 +74,14 @@ def _chain(flow: Flow, scores: Node) -> _Chain:
     return _Chain(scores, steps, after)
 
 
-def _fused(flow: Flow, chain: _Chain) -> MatchedPlace:
+def _fuse_attention(flow: Flow, chain: _Chain) -> MatchedPlace:
     query = chain.scores.inputs[0]
     if len(flow.shapes[query]) != 4:
         raise _RefusedError(f"{query} is not of batch, heads, tokens and elements")
     batch, heads, tokens, head = flow.shapes[query]
     _check_scale(flow, chain, head)
-    keys, shared = _unrepeated(flow, _not_turned(flow, chain.scores.inputs[1]))
-    values, also = _unrepeated(flow, chain.context.inputs[1])
+    keys, shared = _strip_repeat(flow, _not_turned(flow, chain.scores.inputs[1]))
+    values, also = _strip_repeat(flow, chain.context.inputs[1])
     (_, key_heads, count, _), (_, value_heads, _, value) = flow.shapes[keys], flow.shapes[values]
     if shared != also or heads != shared * key_heads or value_heads != key_heads:
         raise _RefusedError("keys and values are shared by different numbers of heads")
@@ -127,7 +127,7 @@ def _not_turned(flow: Flow, name: str) -> str:
     raise _RefusedError(f"{name} is not a transposed view of keys, of batch, heads, tokens and elements")
 
 
-def _unrepeated(flow: Flow, name: str) -> tuple[str, int]:
+def _strip_repeat(flow: Flow, name: str) -> tuple[str, int]:
     """The heads that a name repeats, and how often."""
     view = flow.graph.tensors.get(name)
     if isinstance(view, View) and view.repeat > 1 and view == View(view.of, axis=1, repeat=view.repeat):
@@ -180,7 +180,7 @@ def write_in_order(flow: Flow) -> Iterator[MatchedPlace]:
         readers = flow.readers(made)
         before = bool(readers) and all(isinstance(one.op, Attention) and one.op.fused for one in readers)
         if made in flow.kept:
-            yield refused(f"{made} is a result of the graph", node)
+            yield refuse_place(f"{made} is a result of the graph", node)
         elif after or before:
             yield MatchedPlace((node.id,), GraphChange((node.id,), moved={made: read}))
 

@@ -36,16 +36,16 @@ def is_streaming(node: Node | None, *names: str) -> bool:
     return node is not None and isinstance(node.op, Streaming) and node.op.name in names
 
 
-def refused(why: str, *nodes: Node) -> MatchedPlace:
+def refuse_place(why: str, *nodes: Node) -> MatchedPlace:
     """A place at which a rule is refused, and the reason."""
     return MatchedPlace(tuple(node.id for node in nodes), None, why)
 
 
-def followed(flow: Flow, node: Node, name: str) -> tuple[Node | None, tuple[MatchedPlace, ...]]:
+def find_follower(flow: Flow, node: Node, name: str) -> tuple[Node | None, tuple[MatchedPlace, ...]]:
     """The one streaming operator of a name that reads a node's output; None, with a refusal if others read it, too."""
     after, why = flow.next_of(node)
     if after is None and any(is_streaming(one, name) for one in flow.readers(node.outputs[0])):
-        return None, (refused(why, node),)
+        return None, (refuse_place(why, node),)
     return (after if is_streaming(after, name) else None), ()
 
 

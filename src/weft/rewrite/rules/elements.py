@@ -11,7 +11,7 @@ import numpy as np
 from weft.graph import Graph, Node, Streaming
 from weft.graph.streaming import FUNCTIONS
 from weft.rewrite.flow import Draft, Flow, GraphChange, MatchedPlace
-from weft.rewrite.rules.base import followed, is_streaming, refused, size, streaming
+from weft.rewrite.rules.base import find_follower, is_streaming, refuse_place, size, streaming
 
 _COMMUTES = ("add", "multiply", "maximum")
 _NORMS = {"layernorm": "add_layernorm", "eager_layernorm": "add_layernorm", "rmsnorm": "add_rmsnorm"}
@@ -27,7 +27,7 @@ def bias_gelu(flow: Flow) -> Iterator[MatchedPlace]:
             both = replace(after, op=replace(_op(node), name="bias_gelu"), inputs=node.inputs)
             yield MatchedPlace((node.id, after.id), GraphChange((node.id, after.id), (both,)))
         elif after is None and any(is_streaming(one, "gelu") for one in flow.readers(node.outputs[0])):
-            yield refused(why, node)
+            yield refuse_place(why, node)
 
 
 def _op(node: Node) -> Streaming:
@@ -52,25 +52,25 @@ def fuse_elementwise(flow: Flow) -> Iterator[MatchedPlace]:
         after, why = flow.next_of(node)
         if after is None:
             if any(is_streaming(one, "elementwise") for one in flow.readers(node.outputs[0])):
-                yield refused(why, node)
+                yield refuse_place(why, node)
             continue
         if is_streaming(after, "elementwise"):
-            yield _fused(flow, node, after)
+            yield _fuse_elements(flow, node, after)
 
 
-def _fused(flow: Flow, node: Node, after: Node) -> MatchedPlace:
+def _fuse_elements(flow: Flow, node: Node, after: Node) -> MatchedPlace:
     (between,) = node.outputs
     second = _op(after)
     words = second.function.split()
     if not words or second.outputs != 1 or second.dtype != _op(node).dtype:
-        return refused("the second has no stated function of one output in the same dtype", node, after)
+        return refuse_place("the second has no stated function of one output in the same dtype", node, after)
     others = [name for name in after.inputs if name != between]
     if after.inputs.index(between) and (after.inputs[1] != between or words[0] not in _COMMUTES):
-        return refused(f"{between} is not the first operand of {after.id}, whose operands cannot change places",
+        return refuse_place(f"{between} is not the first operand of {after.id}, whose operands cannot change places",
                        node, after)  # fmt: skip
     inputs = (*node.inputs, *others)
     if flow.shapes[between] != flow.shapes[after.outputs[0]]:
-        return refused("the second repeats elements of the first", node, after)
+        return refuse_place("the second repeats elements of the first", node, after)
     elements = math.prod(flow.shapes[between])
     full = sum(math.prod(flow.shapes[name]) == elements for name in inputs)
     op = replace(_op(node), inputs=full, function=f"{_op(node).function} {second.function}")
@@ -97,13 +97,13 @@ def chain_example(draw: np.random.Generator) -> Graph:
 def dropout_add(flow: Flow) -> Iterator[MatchedPlace]:
     """A dropout and the sum with a second tensor in one kernel, with the bias before them if there is one."""
     for node in streaming(flow, "dropout"):
-        after, blocked = followed(flow, node, "residual_add")
+        after, blocked = find_follower(flow, node, "residual_add")
         yield from blocked
         if after is None:
             continue
         (residual,) = (name for name in after.inputs if name != node.outputs[0])
         if flow.shapes[residual] != flow.shapes[node.outputs[0]]:
-            yield refused(f"{residual} has another shape than what is dropped", node, after)
+            yield refuse_place(f"{residual} has another shape than what is dropped", node, after)
             continue
         before = flow.writer.get(node.inputs[0])
         gone: tuple[str, ...] = (node.id, after.id)
@@ -135,20 +135,22 @@ def add_norm(flow: Flow) -> Iterator[MatchedPlace]:
             if not is_streaming(after, *_NORMS):
                 continue
             if after.inputs[0] != total:
-                yield refused(f"{after.id} reads a part or another order of {total}", node, after)
+                yield refuse_place(f"{after.id} reads a part or another order of {total}", node, after)
             elif flow.shapes[total][-1] != _op(after).columns:
-                yield refused(f"{after.id} normalises rows of {_op(after).columns}, not those of {total}", node, after)
+                yield refuse_place(
+                    f"{after.id} normalises rows of {_op(after).columns}, not those of {total}", node, after
+                )
             else:
-                yield _summed(flow, node, after)
+                yield _fuse_sum(flow, node, after)
 
 
-def _summed(flow: Flow, node: Node, after: Node) -> MatchedPlace:
+def _fuse_sum(flow: Flow, node: Node, after: Node) -> MatchedPlace:
     name, inputs = _NORMS[_op(after).name], (*node.inputs[:2], *after.inputs[1:])
     if len({flow.shapes[one] for one in node.inputs[:2]}) > 1:
-        return refused("the two that are added have different shapes", node, after)
+        return refuse_place("the two that are added have different shapes", node, after)
     if is_streaming(node, "bias_dropout_add"):
         if name != "add_layernorm":
-            return refused("no kernel drops, adds and computes RMSNorm", node, after)
+            return refuse_place("no kernel drops, adds and computes RMSNorm", node, after)
         name, inputs = "dropout_add_layernorm", (*inputs, *node.inputs[2:])
     both = replace(after, op=replace(_op(after), name=name), inputs=inputs, outputs=(*after.outputs, *node.outputs))
     return MatchedPlace((node.id, after.id), GraphChange((node.id, after.id), (both,)))

@@ -10,7 +10,7 @@ import numpy as np
 from weft.graph import Collective, Convolution, Gemm, Graph, Joined, Node, Opaque, Tensor, View, operator
 from weft.graph.streaming import Streaming
 from weft.rewrite.flow import LOAD, Draft, Flow, GraphChange, MatchedPlace
-from weft.rewrite.rules.base import followed, refused, size
+from weft.rewrite.rules.base import find_follower, refuse_place, size
 
 CHUNKS = (2, 4)
 """Parts into which a GEMM before a reduction is cut."""
@@ -26,21 +26,23 @@ def merge(least: int, most: int) -> Callable[[Flow], Iterator[MatchedPlace]]:
                 groups.setdefault(node.inputs[0], []).append(node)
         for nodes in groups.values():
             if least <= len(nodes) <= most:
-                yield _merged(flow, nodes)
+                yield _merge_products(flow, nodes)
 
     return find
 
 
-def _merged(flow: Flow, nodes: Sequence[Node]) -> MatchedPlace:
+def _merge_products(flow: Flow, nodes: Sequence[Node]) -> MatchedPlace:
     ops = [node.op for node in nodes if isinstance(node.op, Gemm)]
     if any(replace(op, n=ops[0].n) != ops[0] or op.batch != 1 or op.accumulates for op in ops):
-        return refused("their shapes, dtypes or batches do not match", *nodes)
+        return refuse_place("their shapes, dtypes or batches do not match", *nodes)
     if len({len(node.inputs) for node in nodes}) > 1:
-        return refused("some of them add a bias, others do not", *nodes)
+        return refuse_place("some of them add a bias, others do not", *nodes)
     for node in nodes:
         changing = [name for name in node.inputs[1:] if not flow.constant(name)]
         if changing:
-            return refused(f"{changing[0]} is no weight, so it cannot be laid beside the others in advance", *nodes)
+            return refuse_place(
+                f"{changing[0]} is no weight, so it cannot be laid beside the others in advance", *nodes
+            )
     name = "+".join(node.name for node in nodes)
     columns = [op.n for op in ops]
     ends = np.cumsum(columns).tolist()
@@ -53,7 +55,7 @@ def _merged(flow: Flow, nodes: Sequence[Node]) -> MatchedPlace:
         parts = tuple(node.inputs[place] for node in nodes)
         whole = Tensor((*flow.shapes[parts[0]][:-1], ends[-1]), ops[0].dtype, "weight")
         joined = f"{name}.{kind}"
-        loads.append(_loaded(joined, "concatenate", parts, {joined: whole}))
+        loads.append(_load_node(joined, "concatenate", parts, {joined: whole}))
         tensors[joined] = whole
         inputs.append(joined)
     product = replace(
@@ -63,7 +65,7 @@ def _merged(flow: Flow, nodes: Sequence[Node]) -> MatchedPlace:
     return MatchedPlace(tuple(node.id for node in nodes), GraphChange(_ids(nodes), (*loads, product), tensors))
 
 
-def _loaded(name: str, kind: str, inputs: tuple[str, ...], outputs: dict[str, Tensor]) -> Node:
+def _load_node(name: str, kind: str, inputs: tuple[str, ...], outputs: dict[str, Tensor]) -> Node:
     """A node that runs once, before the graph."""
     written = sum(tensor.bytes for tensor in outputs.values())
     op = Opaque(kind, bytes=2 * written, written=written)
@@ -96,13 +98,13 @@ def fold_batchnorm(flow: Flow) -> Iterator[MatchedPlace]:
     for node in flow.graph:
         if not isinstance(node.op, Convolution):
             continue
-        after, blocked = followed(flow, node, "batchnorm")
+        after, blocked = find_follower(flow, node, "batchnorm")
         yield from blocked
         if after is None:
             continue
         changing = [name for name in (*node.inputs[1:], *after.inputs[1:]) if not flow.constant(name)]
         if changing:
-            yield refused(f"{changing[0]} is no constant, so it cannot be folded in advance", node, after)
+            yield refuse_place(f"{changing[0]} is no constant, so it cannot be folded in advance", node, after)
             continue
         filters, bias = f"{after.name}.filters", f"{after.name}.bias"
         made = {
@@ -110,7 +112,7 @@ def fold_batchnorm(flow: Flow) -> Iterator[MatchedPlace]:
             bias: Tensor((node.op.filters,), node.op.dtype, "weight"),
         }
         inputs = (node.inputs[1], *after.inputs[1:], *node.inputs[2:])
-        load = _loaded(f"{after.name}.folded", "fold_batchnorm", inputs, made)
+        load = _load_node(f"{after.name}.folded", "fold_batchnorm", inputs, made)
         folded = replace(after, op=node.op, inputs=(node.inputs[0], filters, bias))
         yield MatchedPlace((node.id, after.id), GraphChange((node.id, after.id), (load, folded), made))
 
@@ -133,12 +135,12 @@ def matmul_bias(flow: Flow) -> Iterator[MatchedPlace]:
     for node in flow.graph:
         if not isinstance(node.op, Gemm) or len(node.inputs) != 2 or not node.outputs:
             continue
-        after, blocked = followed(flow, node, "bias_add")
+        after, blocked = find_follower(flow, node, "bias_add")
         yield from blocked
         if after is None:
             continue
         if flow.shapes[after.inputs[1]] != (node.op.n,):
-            yield refused(f"{after.inputs[1]} has not the {node.op.n} columns of the product", node, after)
+            yield refuse_place(f"{after.inputs[1]} has not the {node.op.n} columns of the product", node, after)
             continue
         both = replace(after, op=node.op, inputs=(*node.inputs, after.inputs[1]))
         yield MatchedPlace((node.id, after.id), GraphChange((node.id, after.id), (both,)))
@@ -163,27 +165,29 @@ def overlap_reduce_scatter(flow: Flow) -> Iterator[MatchedPlace]:
         readers = flow.readers(node.outputs[0])
         if after is None:
             if any(_scatters(one) for one in readers):
-                yield refused(why, node)
+                yield refuse_place(why, node)
             continue
         if not _scatters(after):
             continue
         if node.op.batch != 1 or flow.shapes[node.inputs[0]] != (node.op.m, node.op.k):
-            yield refused(f"{node.inputs[0]} is not one matrix of rows", node, after)
+            yield refuse_place(f"{node.inputs[0]} is not one matrix of rows", node, after)
             continue
         for chunks in CHUNKS:
-            yield _chunked(node, after, chunks)
+            yield _chunk_product(node, after, chunks)
 
 
 def _scatters(node: Node) -> bool:
     return isinstance(node.op, Collective) and node.op.name == "reduce_scatter"
 
 
-def _chunked(node: Node, after: Node, chunks: int) -> MatchedPlace:
+def _chunk_product(node: Node, after: Node, chunks: int) -> MatchedPlace:
     gemm, moved = node.op, after.op
     assert isinstance(gemm, Gemm)
     assert isinstance(moved, Collective)
     if gemm.m % (moved.ranks * chunks) or moved.bytes % chunks:
-        return refused(f"{gemm.m} rows do not divide into {chunks} parts for each of {moved.ranks} ranks", node, after)
+        return refuse_place(
+            f"{gemm.m} rows do not divide into {chunks} parts for each of {moved.ranks} ranks", node, after
+        )
     rows, name = gemm.m // (moved.ranks * chunks), node.name
     by_rank = f"{name}.rows"
     tensors: dict[str, View | Joined] = {by_rank: View(node.inputs[0], (moved.ranks, chunks, rows, gemm.k))}

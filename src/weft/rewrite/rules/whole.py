@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.graph import Collective, Graph, Node, Op, Streaming
 from weft.rewrite.flow import LOAD, Draft, Flow, GraphChange, MatchedPlace
-from weft.rewrite.rules.base import is_streaming, refused, size
+from weft.rewrite.rules.base import is_streaming, refuse_place, size
 
 LAUNCHED, CAPTURED = "launched", "graph"
 """The label of a graph whose kernels the host launches at once, and its value."""
@@ -46,7 +46,7 @@ def share_common(flow: Flow) -> Iterator[MatchedPlace]:
         if first is node:
             continue
         if flow.kept.intersection(node.outputs):
-            yield refused(f"{node.outputs[0]} is a result of the graph", first, node)
+            yield refuse_place(f"{node.outputs[0]} is a result of the graph", first, node)
             continue
         moved = dict(zip(node.outputs, first.outputs, strict=True))
         yield MatchedPlace((first.id, node.id), GraphChange((node.id,), moved=moved))
@@ -84,7 +84,9 @@ def cuda_graph(flow: Flow) -> Iterator[MatchedPlace]:
         return
     dynamic = [node for node in graph if is_streaming(node, *_DYNAMIC)]
     if dynamic:
-        yield refused(f"{dynamic[0].id} decides the sizes of what follows, which a recorded graph fixes", dynamic[0])
+        yield refuse_place(
+            f"{dynamic[0].id} decides the sizes of what follows, which a recorded graph fixes", dynamic[0]
+        )
         return
     yield MatchedPlace((), GraphChange((), labels={LAUNCHED: CAPTURED}))
 

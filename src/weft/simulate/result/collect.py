@@ -12,7 +12,7 @@ from weft.engine import layout as y
 from weft.engine.program import Program, tiles_of
 from weft.engine.state import Machine, Table
 from weft.simulate.result.heat import recorded_heat
-from weft.simulate.result.interference import recorded
+from weft.simulate.result.interference import read_interference
 from weft.simulate.result.timeline import (
     Cause,
     ChunkSpan,
@@ -78,7 +78,7 @@ def collect(program: Program, m: Machine, resident: Mapping[str, int]) -> dict[s
         "chunks": chunks,
         "dmas": _dmas(program, m),
         "series": series,
-        "interference": recorded(m, series.link.shape[1]) if len(m.stream) else None,
+        "interference": read_interference(m, series.link.shape[1]) if len(m.stream) else None,
         "heat": recorded_heat(m, end) if len(m.heat) else None,
         "updates": _updates(program, m),
         "residency": _residency(program, m),
@@ -207,7 +207,7 @@ def _on_network(names: tuple[str, ...], m: Machine) -> dict[str, float]:
     return {"network_bytes": int(m.link_run[adapters, y.LINK_BYTES].sum())} if adapters else {}
 
 
-def _merged(m: Machine) -> dict[str, float]:
+def _merge_counters(m: Machine) -> dict[str, float]:
     """How full the switch's tables were, what left them before all GPUs' requests had come, found no room or was a load
     that joined an earlier one; nothing without any.
     """
@@ -250,7 +250,7 @@ def _counters(m: Machine, names: tuple[str, ...]) -> dict[str, float]:
         "compute_unit_utilization": float(m.unit[:, y.UNIT_BUSY].mean() / now),
         "link_bytes": int(m.link_series.sum()),
         **_on_network(names, m),
-        **_merged(m),
+        **_merge_counters(m),
         "link_utilization": float(m.link_run[first, y.LINK_BUSY].mean() / now) if len(first) else 0.0,
     }
     if m.shape[y.SIZE_SIDE_SETS] > 0:

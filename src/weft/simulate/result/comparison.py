@@ -115,9 +115,9 @@ class Comparison(Answer):
         """The overlap that takes least time; of streams that take as little, that which slows them least."""
         least = min(run.makespan for run in self)
         alike = [name for name, run in self.timelines.items() if run.makespan <= (1 + _ALIKE) * least]
-        return min(alike, key=self._slowed)
+        return min(alike, key=self._slowdown)
 
-    def _slowed(self, overlap: str) -> tuple[float, float]:
+    def _slowdown(self, overlap: str) -> tuple[float, float]:
         """How many times longer both streams take under an overlap, together, and its time [s]."""
         both = (self.corun(overlap).gemm, self.corun(overlap).collective) if self.is_shared else ()
         return sum(loop.slowdown for loop in both), self[overlap].makespan

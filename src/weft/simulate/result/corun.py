@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from weft.core.answer import Record, in_microseconds, to_plain
-from weft.core.units import counted, format_bytes, format_time
+from weft.core.units import count_words, format_bytes, format_time
 from weft.graph import DmaCopies, Driver, ExecutionPlanKernel, LibraryCollective, Node, PaperAllReduce
 from weft.graph.choice import driver_of
 from weft.kernels.copies import DmaGather
@@ -56,7 +56,7 @@ class Grid(Record):
 
     def __str__(self) -> str:
         each = f", {self.resident} at once on a compute unit" if self.resident > 1 else ""
-        waves = f"{counted(self.waves_on_all, 'wave')} on all {self.units} compute units"
+        waves = f"{count_words(self.waves_on_all, 'wave')} on all {self.units} compute units"
         if self.given != self.units:
             waves += f", {self.waves_on_given} on the {self.given} available to it"
         parts = f", K in {self.splits} parts" if self.splits > 1 else ""
@@ -212,7 +212,7 @@ class CoRun:
         """How the collective's channels differ from those asked for, and why a mask slows it down and what to set
         instead; empty if neither holds.
         """
-        return "; ".join(filter(None, (self._fewer, self._masked)))
+        return "; ".join(filter(None, (self._fewer, self._mask_words)))
 
     @property
     def _fewer(self) -> str:
@@ -226,10 +226,10 @@ class CoRun:
             if self.algorithm == "pairwise"
             else "the library gives this size no more"
         )
-        return f"the {self.name} has {counted(self.channels or 0, 'channel')}, not the {asked} asked for, as {why}"
+        return f"the {self.name} has {count_words(self.channels or 0, 'channel')}, not the {asked} asked for, as {why}"
 
     @property
-    def _masked(self) -> str:
+    def _mask_words(self) -> str:
         span, mask = self._span, self._collective.choice.compute_units
         if self.rounds == 1 or mask is None:
             return ""
@@ -292,7 +292,7 @@ class CoRun:
         """What lengthened each side most, in words: more waves on fewer compute units, and the longest added wait."""
         grid = self.grid
         before, after = grid.waves_on_all, grid.waves_on_given
-        waves = f"{counted(after, 'wave')} of tiles instead of {before}" if after > before else ""
+        waves = f"{count_words(after, 'wave')} of tiles instead of {before}" if after > before else ""
         sides = {
             "GEMM": ", ".join(filter(None, (waves, self.gemm.added))),
             "collective": self.collective.added,
@@ -302,8 +302,10 @@ class CoRun:
     def traffic(self) -> dict[str, tuple[float, float, float]]:
         """Traffic by level (caches, DRAM also by cause, link) of one GPU [MB]: GEMMs and collectives alone, co-run."""
         alone = ((self.gemm_alone, self._gemm.name), (self.collective_alone, self.name))
-        parts = [_moved(one, self.run.graph.iterations(name) / one.graph.iterations(name)) for one, name in alone]
-        both = _moved(self.run, 1.0)
+        parts = [
+            _scaled_traffic(one, self.run.graph.iterations(name) / one.graph.iterations(name)) for one, name in alone
+        ]
+        both = _scaled_traffic(self.run, 1.0)
         names = dict.fromkeys(name for moved in (*parts, both) for name in moved)
         found = {name: [moved.get(name, 0.0) for moved in (*parts, both)] for name in names}
         return {name: (row[0], row[1], row[2]) for name, row in found.items() if any(row)}
@@ -373,7 +375,7 @@ _LEVELS = {
 """The traffic that caches served, in words, and its name in `Timeline.levels`."""
 
 
-def _moved(run: Timeline, scale: float) -> dict[str, float]:
+def _scaled_traffic(run: Timeline, scale: float) -> dict[str, float]:
     """The traffic of a run times `scale`, by level [MB]."""
     mega = scale / 1e6
     return {

@@ -112,7 +112,7 @@ class MemoryInterference:
         return {"streams": streams, "misses": list(self.misses)}
 
 
-def recorded(m: Machine, bins: int) -> MemoryInterference:
+def read_interference(m: Machine, bins: int) -> MemoryInterference:
     """Return the interference that a run recorded, with series of `bins` bins."""
     channels = int(m.shape[y.SIZE_CHANNELS])
     loads = m.load_series[:, :, :bins]
@@ -122,7 +122,7 @@ def recorded(m: Machine, bins: int) -> MemoryInterference:
         channel_bytes_per_s=64e15 / int(m.gpu[0, y.GPU_PEAK64]) / channels,
         misses=tuple(m.misses.sum(axis=0)[: m.work[:, :, y.WORK_REGION].max(initial=y.NONE) + 1].tolist()),
         load_mean_fs={name: _means(loads[:, at]) for at, name in enumerate(STREAMS)},
-        load_p99_fs={name: _ranked(loads[:, at], 0.99) for at, name in enumerate(STREAMS)},
+        load_p99_fs={name: _percentile_classes(loads[:, at], 0.99) for at, name in enumerate(STREAMS)},
     )
 
 
@@ -168,7 +168,7 @@ def _means(counts: Table) -> Ints:
     return np.asarray(np.rint(means * y.UNIT_TIME), dtype=np.int64)
 
 
-def _ranked(counts: Table, share: float) -> Ints:
+def _percentile_classes(counts: Table, share: float) -> Ints:
     """The value below which a `share` of every row of counts by class of time lies [fs]; 0 for rows without any."""
     totals = counts.sum(axis=-1, keepdims=True)
     at = (np.cumsum(counts, axis=-1) < share * totals).sum(axis=-1)

@@ -57,7 +57,7 @@ def from_record(record: Mapping[str, Any]) -> Timeline:
     """Rebuild the timeline that `as_record` wrote; InputError for any other record."""
     rule = "write one with Timeline.save, or run again with --no-cache"
     try:
-        made = _made(record)
+        made = _make_value(record)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError, InputError) as error:
         raise InputError(f"this is no record of a timeline ({reason(error)}); {rule}") from None
     if not isinstance(made, _KINDS["Timeline"]):
@@ -79,7 +79,7 @@ def plain(value: Any) -> Plain:
         stated = ((f.name, getattr(value, f.name)) for f in fields(value))
         return {
             type(value).__name__: {
-                name: plain(_kept(name, each)) for name, each in stated if name not in _MODELS or each
+                name: plain(_keep_value(name, each)) for name, each in stated if name not in _MODELS or each
             }
         }
     if isinstance(value, Mapping):
@@ -93,22 +93,22 @@ _MODELS = "role", "operator"
 """Fields of a node that say what it is for in a model, left out where it is part of none: they decide no time."""
 
 
-def _kept(name: str, value: Any) -> Any:
+def _keep_value(name: str, value: Any) -> Any:
     return None if name in ("arbiter", "progress") and callable(getattr(value, "rule", value)) else value
 
 
-def _made(value: Plain) -> Any:
+def _make_value(value: Plain) -> Any:
     if isinstance(value, list):
-        return tuple(_made(inner) for inner in value)
+        return tuple(_make_value(inner) for inner in value)
     if not isinstance(value, Mapping):
         return value
     if "array" in value:
         return np.array(value["array"], dtype=np.int64).reshape(value["shape"])
     ((name, content),) = value.items()
     if name == "map":
-        return {_made(key): _made(inner) for key, inner in content}
+        return {_make_value(key): _make_value(inner) for key, inner in content}
     if name == "Edge":
         return Edge(*content)
     if name == "System":
-        return System(**{**content, "fabric": _made(content.get("fabric"))})
-    return _KINDS[name](**{field: _made(inner) for field, inner in content.items()})
+        return System(**{**content, "fabric": _make_value(content.get("fabric"))})
+    return _KINDS[name](**{field: _make_value(inner) for field, inner in content.items()})

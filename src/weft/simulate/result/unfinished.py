@@ -38,7 +38,7 @@ def _stuck(program: Program, m: Machine) -> str:
     for g in range(int(m.shape[y.SIZE_GPUS])):
         for k, name in enumerate(program.kernel_names):
             if m.kernel_run[g, k, y.RUN_STATE] == y.WAITS:
-                return f"on GPU {g}, {name} never started; {_unfinished(program, m, g)}"
+                return f"on GPU {g}, {name} never started; {_stuck_words(program, m, g)}"
             if m.kernel_run[g, k, y.RUN_PLACED] < m.kernel[g, k, y.KERNEL_WORKGROUPS]:
                 return f"no compute unit of GPU {g} can hold a workgroup of {name}"
     return "all its kernels have ended"
@@ -66,7 +66,7 @@ def _chunk_of(program: Program, m: Machine, g: int, counter: int, value: int) ->
     return f"chunk {position} of {buffer}, which has {m.counter[g, counter, y.COUNTER_VALUE]} of {value} bytes"
 
 
-def _unfinished(program: Program, m: Machine, g: int) -> str:
+def _stuck_words(program: Program, m: Machine, g: int) -> str:
     for tile in range(m.tile.shape[1]):
         region = int(m.tile[g, tile, y.TILE_REGION])
         if m.region[g, region, y.REGION_TRACKED] > 0 and m.block_left[g, tile] > 0:

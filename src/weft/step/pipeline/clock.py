@@ -133,7 +133,7 @@ def least_makespan(schedule: Schedule, durations: Durations, send: float | Send 
     return float(max(chain, work))
 
 
-def needed(schedule: Schedule) -> Ints:
+def find_inputs(schedule: Schedule) -> Ints:
     """The task of another stage whose output each task reads, as an integer; NONE for none."""
     code = np.arange(np.prod(schedule.shape)).reshape(schedule.shape)
     source = np.full(schedule.shape, NONE)
@@ -162,7 +162,7 @@ def run_order(schedule: Schedule) -> tuple[list[int], Ints]:
     size = int(np.prod(schedule.shape))
     alone, mates = np.ones(size, bool), np.arange(size)
     alone[second], mates[first] = False, second
-    need, wakes, mate = (each.tolist() for each in (needed(schedule), _wakes(schedule), mates))
+    need, wakes, mate = (each.tolist() for each in (find_inputs(schedule), _wakes(schedule), mates))
     rows = [order[alone[order]].tolist()[::-1] for order in schedule.orders]  # the next task is the last one
     done = [False] * size + [True]  # the last entry is that of NONE
     order: list[int] = []
@@ -189,7 +189,7 @@ def starts(
     Raises InputError if devices wait for each other.
     """
     order, mates = run_order(schedule)
-    need = needed(schedule)
+    need = find_inputs(schedule)
     took, delay, before, after = (each.ravel().copy() for each in (taken, latency, receiving, sending))
     first, second = schedule.pairs.T
     for values in (before, after):
@@ -217,7 +217,7 @@ def starts(
 
 def _deadlock(schedule: Schedule, rows: list[list[int]], mate: list[int], done: list[bool]) -> str:
     """The tasks that wait for each other: on each device the next one, and what it needs."""
-    needs, device = needed(schedule), np.broadcast_to(schedule.device, schedule.shape).ravel()
+    needs, device = find_inputs(schedule), np.broadcast_to(schedule.device, schedule.shape).ravel()
 
     def missing(at: int) -> int:
         """What the next task of a device waits for."""

@@ -250,6 +250,6 @@ def cost_of(found: Any, wants_makespan: Any) -> Any:
 
 
 @cache
-def compiled() -> Mapping[str, Any]:
+def compile_filling() -> Mapping[str, Any]:
     """`fill`, `clock` and `anneal` as machine code, kept on disk."""
     return machine_code(globals(), ("fill", "clock", "anneal"))

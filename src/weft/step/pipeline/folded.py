@@ -115,7 +115,9 @@ def dualpipe_v(devices: int, micro_batches: int) -> Schedule:
             f"'dualpipe-v' needs at least {2 * devices} micro-batches, two a device, not {micro_batches}; "
             f"take {2 * devices}"
         )
-    return _folded("dualpipe-v", devices, micro_batches, [_dual(devices, micro_batches, i) for i in range(devices)])
+    return _fold_schedule(
+        "dualpipe-v", devices, micro_batches, [_dual(devices, micro_batches, i) for i in range(devices)]
+    )
 
 
 def zb_v(devices: int, micro_batches: int) -> Schedule:
@@ -123,10 +125,12 @@ def zb_v(devices: int, micro_batches: int) -> Schedule:
 
     The schedule is that of arXiv:2401.10241, in the order of phases of PyTorch's ScheduleZBVZeroBubble.
     """
-    return _folded("zb-v", devices, micro_batches, [_zero_bubble(devices, micro_batches, i) for i in range(devices)])
+    return _fold_schedule(
+        "zb-v", devices, micro_batches, [_zero_bubble(devices, micro_batches, i) for i in range(devices)]
+    )
 
 
-def _folded(name: str, devices: int, micro_batches: int, steps: Sequence[list[str]]) -> Schedule:
+def _fold_schedule(name: str, devices: int, micro_batches: int, steps: Sequence[list[str]]) -> Schedule:
     """A schedule of twice as many stages as devices, down and back up."""
     stages, numbers = 2 * devices, range(micro_batches)
     orders, pairs = [], []
@@ -202,15 +206,15 @@ def _zero_bubble(devices: int, micro_batches: int, at: int) -> list[str]:
 
 def v_half(devices: int, micro_batches: int) -> Schedule:
     """Half of 1F1B's memory and, if F = B = W, about half of its idle time (V-Half of arXiv:2405.15362)."""
-    return _repeated("v-half", devices, micro_batches, (1, 2, 1, 2))
+    return _repeat_schedule("v-half", devices, micro_batches, (1, 2, 1, 2))
 
 
 def v_min(devices: int, micro_batches: int) -> Schedule:
     """A third of 1F1B's memory and, if F = B = W, about two thirds of its idle time (V-Min of arXiv:2405.15362)."""
-    return _repeated("v-min", devices, micro_batches, (1, 1, 1, 1))
+    return _repeat_schedule("v-min", devices, micro_batches, (1, 1, 1, 1))
 
 
-def _repeated(name: str, devices: int, micro_batches: int, hops: tuple[int, int, int, int]) -> Schedule:
+def _repeat_schedule(name: str, devices: int, micro_batches: int, hops: tuple[int, int, int, int]) -> Schedule:
     """A V in which all micro-batches pass alike, one every six slots; F, B and W of a stage take one slot each.
 
     From device to device a micro-batch takes `hops` slots: in forwards down and up, in backwards down and up. It waits

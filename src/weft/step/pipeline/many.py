@@ -37,7 +37,7 @@ def last_backwards(
     global _seen  # noqa: PLW0603 - how much was asked in this process decides whether machine code pays
     ends = np.empty_like(forward)
     _seen += forward.size * micro_batches
-    run = compiled() if _seen > _COMPILE_FROM else run_all
+    run = compile_clock() if _seen > _COMPILE_FROM else run_all
     scratch = np.empty(6 * devices)
     run(SLOTTED.index(name), devices, chunks, micro_batches, forward, backward, latency, busy, ends, scratch)
     return ends
@@ -143,7 +143,7 @@ def _skip(state: Floats, before: Floats, most: int) -> int:
 
 
 @cache
-def compiled() -> Callable[..., None]:
+def compile_clock() -> Callable[..., None]:
     """`run_all` with every function that it calls as machine code, kept on disk."""
     run: Callable[..., None] = machine_code(globals(), ("run_all",))["run_all"]
     return run

@@ -110,7 +110,7 @@ def least_spans(problem: OrderProblem) -> Floats:
     """
     took = problem.costs.took
     spans = problem.work + _sends(problem) - problem.costs.before[:, FORWARD] + _idle(problem)
-    spans = np.maximum(spans, _held(problem) / problem.costs.limit)
+    spans = np.maximum(spans, _held_memory(problem) / problem.costs.limit)
     passes = _passes(problem)
     away, back = _ways(problem)
     for stage in range(problem.devices):
@@ -131,7 +131,7 @@ def least_end(problem: OrderProblem) -> float:
     return float(max((away + least_spans(problem)).max(), (away + _passes(problem) + back).max() + first))
 
 
-def _held(problem: OrderProblem) -> Floats:
+def _held_memory(problem: OrderProblem) -> Floats:
     """Memory of a stage over time that all micro-batches take at the least [micro-batches x s]."""
     took, kept = problem.costs.took, problem.costs.kept
     whole = took[:, FORWARD] + round_trips(problem) + took[:, BACKWARD]

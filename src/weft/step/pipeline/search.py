@@ -15,7 +15,7 @@ import numpy as np
 
 from weft.core.errors import check_name, check_whole
 from weft.step.pipeline.clock import Durations, Send, run_schedule
-from weft.step.pipeline.filling import BACKWARD, FORWARD, SLACK, WEIGHT, Scratch, Settings, compiled
+from weft.step.pipeline.filling import BACKWARD, FORWARD, SLACK, WEIGHT, Scratch, Settings, compile_filling
 from weft.step.pipeline.orders import Floats, Ints, Schedule, weave
 from weft.step.pipeline.problem import OrderProblem, least_end, least_spans, round_trips
 from weft.step.pipeline.times import PipelineTimes
@@ -112,7 +112,7 @@ class _Search:
 
     def __init__(self, problem: OrderProblem, wants_makespan: bool, least: float) -> None:
         self.problem, self.costs, self.wants_makespan, self.least = problem, problem.costs, wants_makespan, least
-        self.code = compiled()
+        self.code = compile_filling()
         self.tasks = 3 * problem.micro_batches
         self.choices = problem.devices**2 * self.tasks
         self.order, self.cost = np.empty(0, np.int64), (np.inf, np.inf)
@@ -188,7 +188,7 @@ class _Search:
                 if self.settings is None or self.done or not left:
                     return
                 left -= 1
-                improved |= self.try_one(_changed(self.settings, field, stage, step))
+                improved |= self.try_one(_change_setting(self.settings, field, stage, step))
 
     def move_tasks(self) -> None:
         """Move single tasks at random, ever more reluctant to accept what is longer."""
@@ -204,7 +204,7 @@ class _Search:
             self.offer(order.copy(), None)
 
 
-def _changed(settings: Settings, field: str, stage: int, step: int) -> Settings:
+def _change_setting(settings: Settings, field: str, stage: int, step: int) -> Settings:
     values = getattr(settings, field).copy()
     values[stage] = max(1, values[stage] + step)
     return settings._replace(**{field: values})

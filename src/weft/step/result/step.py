@@ -26,7 +26,7 @@ CONVENTION = "full"
 _EXPOSED = "exposed "
 
 
-def exposed(axis: str) -> str:
+def exposed_part(axis: str) -> str:
     """The name of the part of a time in which the compute stream waits for the communication of an axis."""
     return _EXPOSED + axis
 
@@ -66,8 +66,8 @@ class Pass:
     def __add__(self, other: Pass) -> Pass:
         return Pass(
             self.seconds + other.seconds,
-            added(self.parts, other.parts),
-            added(self.hidden, other.hidden),
+            add_parts(self.parts, other.parts),
+            add_parts(self.hidden, other.hidden),
             self.launches + other.launches,
         )
 
@@ -76,7 +76,7 @@ class Pass:
         return Pass(self.seconds * count, parts, hidden, self.launches * count)
 
 
-def added(*shares: Mapping[str, float]) -> dict[str, float]:
+def add_parts(*shares: Mapping[str, float]) -> dict[str, float]:
     """Seconds by name, summed over several mappings."""
     total: dict[str, float] = {}
     for share in shares:
@@ -218,7 +218,7 @@ class Step(Answer):
 
     def rank_parts(self, device: int) -> dict[str, float]:
         """Where the step goes on one pipeline device [s]; the parts add up to the step."""
-        parts = added(self.work(device).parts, self.tails[device])
+        parts = add_parts(self.work(device).parts, self.tails[device])
         parts["bubble"] = self.seconds - sum(parts.values())
         return parts
 
@@ -226,8 +226,10 @@ class Step(Answer):
     def parts(self) -> dict[str, float]:
         """Where the step goes [s], as the mean over the pipeline devices; the parts add up to the step."""
         share = 1 / self.devices
-        total = added(*(_times(added(self.work(at).parts, self.tails[at]), share) for at in range(self.devices)))
-        total = added(total, self.pipeline_waits)
+        total = add_parts(
+            *(_times(add_parts(self.work(at).parts, self.tails[at]), share) for at in range(self.devices))
+        )
+        total = add_parts(total, self.pipeline_waits)
         total["imbalance"] = total.get("imbalance", 0.0) + self.seconds - sum(total.values())
         return {name: part for name, part in total.items() if abs(part) > 1e-12}
 
@@ -284,7 +286,7 @@ class Step(Answer):
     def hidden(self) -> dict[str, float]:
         """Communication beside computing, by its axis [s], mean over the pipeline devices."""
         ends = ({"dp": seconds} for seconds in self.tails_hidden if seconds)
-        total = added(*(self.work(device).hidden for device in range(self.devices)), *ends)
+        total = add_parts(*(self.work(device).hidden for device in range(self.devices)), *ends)
         return {name: seconds / self.devices for name, seconds in total.items() if seconds > 1e-12}
 
     @property

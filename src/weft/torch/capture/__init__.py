@@ -122,10 +122,10 @@ def capturing(
     with _part().recording(**asked) as recorder:
         found = Capturing(recorder)
         yield found
-    found._graph = _finished(recorder)
+    found._graph = _finish_graph(recorder)
 
 
-def _finished(recorder: Recorder) -> Graph:
+def _finish_graph(recorder: Recorder) -> Graph:
     return recorder.graph("a captured step")
 
 

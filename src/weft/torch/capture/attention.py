@@ -66,13 +66,13 @@ def _forward(
 ) -> tuple[Tensor, Tensor]:
     """Attention by its definition; numbers in the scores are not dropped."""
     output, sums = _empty(query, value)
-    scores = _scores(query, _shared(key, query), mask, causal, scale)
-    output.copy_(scores.softmax(-1) @ _shared(value, query).float())
+    scores = _scores(query, _repeat_heads(key, query), mask, causal, scale)
+    output.copy_(scores.softmax(-1) @ _repeat_heads(value, query).float())
     sums.copy_(scores.logsumexp(-1))
     return output, sums
 
 
-def _shared(each: Tensor, query: Tensor) -> Tensor:
+def _repeat_heads(each: Tensor, query: Tensor) -> Tensor:
     """Keys or values of every query head."""
     return each.repeat_interleave(query.shape[-3] // each.shape[-3], -3)
 
@@ -81,7 +81,7 @@ def _gradients(
     gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, sums: Tensor, mask: Tensor | None,
     dropout: float, causal: bool, scale: float | None, of_mask: bool,
 ) -> list[Tensor]:  # fmt: skip
-    keys, values = _shared(key, query).float(), _shared(value, query).float()
+    keys, values = _repeat_heads(key, query).float(), _repeat_heads(value, query).float()
     weights = (_scores(query, keys, mask, causal, scale) - sums[..., None]).exp()
     of_weights = gradient.float() @ values.transpose(-2, -1)
     of_scores = weights * (of_weights - (gradient.float() * output.float()).sum(-1, keepdim=True))
@@ -118,7 +118,7 @@ _OWN.impl("attention", _forward, "CPU")
 _OWN.impl("attention_backward", _gradients, "CPU")
 
 
-def _kept(ctx: Any, inputs: Any, output: Any) -> None:
+def _keep_context(ctx: Any, inputs: Any, output: Any) -> None:
     query, key, value, mask, *ctx.settings = inputs
     ctx.save_for_backward(query, key, value, *output, mask)
     ctx.of_mask = mask is not None and mask.requires_grad
@@ -133,4 +133,4 @@ def _backward(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ...]:
     return *found[:3], found[3] if ctx.of_mask else None, None, None, None
 
 
-torch.library.register_autograd("weft::attention", _backward, setup_context=_kept, lib=_OWN)
+torch.library.register_autograd("weft::attention", _backward, setup_context=_keep_context, lib=_OWN)

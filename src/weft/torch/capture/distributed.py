@@ -121,7 +121,7 @@ def communicates(func: Any) -> bool:
     return func.namespace in LIBRARIES
 
 
-def moved(func: Any, args: Any, results: tuple[torch.Tensor, ...]) -> CommunicationCall | None:
+def read_call(func: Any, args: Any, results: tuple[torch.Tensor, ...]) -> CommunicationCall | None:
     """What a call sends, and to which ranks; None if nothing. Raises InputError for a call without an operator."""
     base = func._schema.name.partition("::")[2]
     if base in ("barrier", "monitored_barrier_", "check_for_nan"):
@@ -140,7 +140,7 @@ def moved(func: Any, args: Any, results: tuple[torch.Tensor, ...]) -> Communicat
     whole = into if kind == "all_gather" else of
     stream, members = stream_of(group), " ".join(map(str, dist.get_process_group_ranks(group)))
     if ranks == 1:
-        read, write = (tuple(one for one in map(tensors.described, side) if one) for side in (of, into))
+        read, write = (tuple(one for one in map(tensors.describe_tensor, side) if one) for side in (of, into))
         return CommunicationCall(Call(str(func), read, write), stream, members, into)
     dtype = tensors.dtype_of(whole[0].dtype)
     size = sum(one.numel() * one.element_size() for one in whole)
@@ -157,9 +157,9 @@ def _sides(
     Calls with process groups do not declare what they write: it is their first argument, and the second one is sent,
     where there is one.
     """
-    first = tuple(tensors.found(args[0]))
+    first = tuple(tensors.find_tensors(args[0]))
     if func.namespace == "c10d":
-        second = tuple(tensors.found(args[1])) if len(args) > 1 else ()
+        second = tuple(tensors.find_tensors(args[1])) if len(args) > 1 else ()
         return first, second or first
     return results, first
 

@@ -18,7 +18,7 @@ KERNELS = re.compile(r"norm|relu|gelu|silu|swish|sigmoid|tanh|softplus|activatio
 _CHAIN = "pointwise chain"
 
 
-def folded(records: Sequence[NodeRecord], described: Mapping[str, Tensor]) -> tuple[list[NodeRecord], str]:
+def fold_records(records: Sequence[NodeRecord], described: Mapping[str, Tensor]) -> tuple[list[NodeRecord], str]:
     """Records with runs of operators as one, and a sentence that says what was folded.
 
     A run is of one phase and stream, without others in between: operators of one module whose class is a norm, an

@@ -45,9 +45,9 @@ class FakeRun:
     def __call__(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The results of a call."""
         _refuse_cuda(kwargs.get("device"))
-        given = list(tensors.found((args, kwargs)))
+        given = list(tensors.find_tensors((args, kwargs)))
         if func._schema.name in _COUNTING and all(_is_real(one) or one in self.counts for one in given):
-            return self._counted(func, args, kwargs)
+            return self._count_elements(func, args, kwargs)
         if given and all(_is_real(one) for one in given) and func._schema.name != "aten::_to_copy":
             return self._really(func, args, kwargs)
         if given and all(one.dim() == 0 and one in self.counts for one in given):
@@ -58,7 +58,7 @@ class FakeRun:
         if given and all(_is_real(one) for one in given) and _small_integers(out):
             return self._really(func, args, kwargs)
         if func is torch.ops.aten.topk.default:
-            return out[0], self._routed(given[0], out[1])
+            return out[0], self._route_tokens(given[0], out[1])
         return out
 
     def prepare(self, values: Any) -> Any:
@@ -87,7 +87,7 @@ class FakeRun:
             if real is not None and real.is_leaf and isinstance(real.grad, FakeTensor):
                 real.grad = None
 
-    def _counted(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _count_elements(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The result of counting, whose numbers are kept beside a fake tensor if they are floating-point ones."""
         args = [self.counts.get(one, one) if isinstance(one, torch.Tensor) else one for one in args]
         with unset_fake_temporarily():
@@ -113,10 +113,10 @@ class FakeRun:
     def _really(self, func: Any, args: Any, kwargs: Any) -> Any:
         with unset_fake_temporarily():
             out = func(*args, **kwargs)
-        floating = [one for one in tensors.found(out) if one.is_floating_point()]
+        floating = [one for one in tensors.find_tensors(out) if one.is_floating_point()]
         return self.fake(out) if floating and isinstance(out, torch.Tensor) else out
 
-    def _routed(self, scores: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    def _route_tokens(self, scores: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         """The places of the largest of each row, as the routing says."""
         experts, choices = scores.shape[-1], chosen.shape[-1]
         tokens = chosen.numel() // max(choices, 1)
@@ -145,7 +145,7 @@ def _is_real(tensor: torch.Tensor) -> bool:
 
 
 def _small_integers(out: Any) -> bool:
-    found = list(tensors.found(out))
+    found = list(tensors.find_tensors(out))
     fits = all(not one.is_floating_point() and not one.is_complex() and one.numel() <= _LARGEST_REAL for one in found)
     return bool(found) and fits
 
@@ -194,7 +194,7 @@ def recording(
             stack.enter_context(distributed.waits_where_eager_does())
         with kept_whole(), _optimizer_steps(recorder), _no_cuda():
             if isinstance(run, FakeRun):
-                with _cleared(run), run.mode, recorder:
+                with _clear_run(run), run.mode, recorder:
                     yield recorder
             else:
                 with recorder:
@@ -202,7 +202,7 @@ def recording(
 
 
 @contextmanager
-def _cleared(run: FakeRun) -> Iterator[None]:
+def _clear_run(run: FakeRun) -> Iterator[None]:
     try:
         yield
     finally:
@@ -249,11 +249,11 @@ def capture_module(
         run = recorder.run
         recorder.paused = True
         state = _state(model, run)
-        inputs, keywords = _given(inputs, run), _given(keywords, run)
+        inputs, keywords = _fake_inputs(inputs, run), _fake_inputs(keywords, run)
         updated = None
         if optimizer is not None:
             updated = _ready(optimizer, [one for one in state.values() if isinstance(one, torch.nn.Parameter)])
-        _told(recorder, state, updated)
+        _tell_recorder(recorder, state, updated)
         recorder.paused = False
         with _reparametrize_module(model, state):
             parameters = [one for one in state.values() if isinstance(one, torch.nn.Parameter)] if replicas > 1 else []
@@ -282,7 +282,7 @@ def _loss(out: Any, loss: Any, notes: list[str]) -> Any:
     own = getattr(out, "loss", None)
     if isinstance(own, torch.Tensor):
         return own
-    found = [one for one in tensors.found(_values(out)) if one.is_floating_point() and one.requires_grad]
+    found = [one for one in tensors.find_tensors(_values(out)) if one.is_floating_point() and one.requires_grad]
     if not found:
         raise InputError("the model's output has no gradient; give capture a loss, or backward=False")
     notes.append("loss is the mean of the first output")
@@ -316,15 +316,15 @@ def _as_fake(tensor: torch.Tensor, run: Any) -> torch.Tensor:
         return tensor.detach().clone()
 
 
-def _given(values: Any, run: Any) -> Any:
+def _fake_inputs(values: Any, run: Any) -> Any:
     """Inputs with fake floating-point tensors, and integers as they are."""
     if isinstance(values, torch.Tensor):
         _refuse_cuda(values.device)
         return _as_fake(values, run).requires_grad_(values.requires_grad)
     if isinstance(values, list | tuple):
-        return type(values)(_given(one, run) for one in values)
+        return type(values)(_fake_inputs(one, run) for one in values)
     if isinstance(values, dict):
-        return {name: _given(one, run) for name, one in values.items()}
+        return {name: _fake_inputs(one, run) for name, one in values.items()}
     return values
 
 
@@ -347,10 +347,10 @@ def _as_on_gpus(optimizer: Any) -> dict[str, bool]:
     return {}
 
 
-def _told(recorder: Recorder, state: Mapping[str, Any], optimizer: Any) -> None:
+def _tell_recorder(recorder: Recorder, state: Mapping[str, Any], optimizer: Any) -> None:
     """Let the recorder know what is there from the start: weights, buffers and the optimizer's states."""
     for one in state.values():
         recorder.memory(one, "weight")
     if optimizer is not None:
-        for one in tensors.found([dict(states) for states in optimizer.state.values()]):
+        for one in tensors.find_tensors([dict(states) for states in optimizer.state.values()]):
             recorder.memory(one, "state")

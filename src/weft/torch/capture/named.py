@@ -28,7 +28,7 @@ def capture_named(
     """
     given = [_input(one) for one in inputs]
     with torch.device("meta"):
-        model = _made(maker)
+        model = _make_named(maker)
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"{maker} answers no torch.nn.Module; name a function without arguments that makes the model")
     if dtype is not None:
@@ -41,7 +41,7 @@ def capture_named(
     )
 
 
-def _made(maker: str) -> Any:
+def _make_named(maker: str) -> Any:
     module, colon, name = maker.partition(":")
     if not (module and colon and name):
         raise InputError(f"'{maker}' names no function; give its module and name, like my_module:make_model")

@@ -37,7 +37,7 @@ class CapturedCall:
         tensor = self.args[place]
         if not isinstance(tensor, Tensor) or 0 in tensor.shape:
             raise NotThisOneError
-        return tensors.made(tuple(tensor.shape), tensors.dtype_of(tensor.dtype))
+        return tensors.make_tensor(tuple(tensor.shape), tensors.dtype_of(tensor.dtype))
 
     def value(self, place: int) -> Any:
         """The argument at a place; None if it is left out."""
@@ -49,10 +49,10 @@ class CapturedCall:
         part = PARTLY_READ.get(self.base)
         listed = []
         for place, one in enumerate((*self.args, *self.named.values())):
-            for tensor in tensors.found(one):
+            for tensor in tensors.find_tensors(one):
                 if not (any(tensor is other for other in self.written) and self._overwrites):
                     of = self.results[0] if place == part and self.results else tensor
-                    listed.append(tensors.described(of))
+                    listed.append(tensors.describe_tensor(of))
         return tuple(one for one in listed if one is not None)
 
     @property
@@ -60,8 +60,10 @@ class CapturedCall:
         """The tensors that the call writes: those that it changes in place, else its results."""
         part = PARTLY_WRITTEN.get(self.base)
         if part is not None and self.written:
-            return tuple(one for one in map(tensors.described, tensors.found(self.args[part])) if one is not None)
-        return tuple(one for one in map(tensors.described, self.written or self.results) if one is not None)
+            return tuple(
+                one for one in map(tensors.describe_tensor, tensors.find_tensors(self.args[part])) if one is not None
+            )
+        return tuple(one for one in map(tensors.describe_tensor, self.written or self.results) if one is not None)
 
     @property
     def _overwrites(self) -> bool:
@@ -83,18 +85,18 @@ def operator_of(called: CapturedCall) -> Op | None:
         return known
     reads, writes = called.reads, called.writes
     if called.base in MOVES:
-        return _made(called.name, reads, writes)
+        return _make_call(called.name, reads, writes)
     if (
         called.base in SWEEPS
         or _TAGGED & set(called.func.tags)
         or called.base.startswith(("_foreach_", "_fused_adam", "_fused_sgd"))
     ):
-        return _made(called.name, reads, writes, (), _largest(reads, writes))
+        return _make_call(called.name, reads, writes, (), _largest(reads, writes))
     return None
 
 
 @cache
-def _made(
+def _make_call(
     name: str,
     reads: tuple[Described, ...],
     writes: tuple[Described, ...],
@@ -110,7 +112,7 @@ def _largest(reads: tuple[Described, ...], writes: tuple[Described, ...]) -> int
 
 
 def _with(called: CapturedCall, *products: Gemm | None) -> Call:
-    return _made(called.name, called.reads, called.writes, tuple(one for one in products if one is not None))
+    return _make_call(called.name, called.reads, called.writes, tuple(one for one in products if one is not None))
 
 
 @cache
@@ -146,7 +148,7 @@ def _convolution_backward(called: CapturedCall) -> Op:
     )
 
 
-def _grouped(called: CapturedCall) -> Op | None:
+def _grouped_product(called: CapturedCall) -> Op | None:
     """A product for each group: rows of one operand, or sums over rows for the gradient of weights."""
     a, b = called.args[:2]
     ends = called.args[2] if len(called.args) > 2 else called.named.get("offs")
@@ -172,11 +174,11 @@ def _fullest(ends: Tensor) -> int:
 
 def _embedding(called: CapturedCall) -> Op:
     table, places = called[0], called[1]
-    return _gathered(math.prod(places.shape), table.shape[1], table.dtype)
+    return _gather_op(math.prod(places.shape), table.shape[1], table.dtype)
 
 
 @cache
-def _gathered(rows: int, columns: int, dtype: str) -> Streaming:
+def _gather_op(rows: int, columns: int, dtype: str) -> Streaming:
     return Streaming("embedding", rows, columns, dtype)
 
 
@@ -196,7 +198,7 @@ RULES: Mapping[str, Rule] = {
     **COMMON,
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
-    "_grouped_mm": _grouped,
+    "_grouped_mm": _grouped_product,
     "embedding": _embedding,
     **dict.fromkeys(("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"), _recurrent),
 }

@@ -18,7 +18,7 @@ from weft.graph import Call, Graph, Node, Op, Storages, live_bytes
 from weft.graph import Tensor as Described
 from weft.graph.op import TensorRole
 from weft.torch.capture import distributed, tensors
-from weft.torch.capture.fused import KERNELS, folded
+from weft.torch.capture.fused import KERNELS, fold_records
 from weft.torch.capture.operators import CapturedCall, operator_of
 from weft.torch.traces.operators import operators_that
 
@@ -91,7 +91,7 @@ class Recorder(TorchDispatchMode):
         if func.namespace == "prim" or self.paused:
             return func(*args, **kwargs)
         if func is torch.ops._c10d_functional.wait_tensor.default:
-            return self._joined(args[0])
+            return self._join_stream(args[0])
         if func._schema.name == distributed.WRAPPING:
             return distributed.awaited_when_used(args[0])
         literal = func is torch.ops.aten.lift_fresh.default  # fake tensors know the values of numbers in the program
@@ -101,7 +101,7 @@ class Recorder(TorchDispatchMode):
         except InputError:
             raise
         except Exception as error:
-            raise _explained(error, self.place(func)) from error
+            raise _explain_error(error, self.place(func)) from error
         if not self.preparing:
             self.record(func, prepared, named, out)
         return _in_place(func, args, kwargs, out)
@@ -109,8 +109,10 @@ class Recorder(TorchDispatchMode):
     def record(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Write a call down, unless it launches no kernel."""
         signature = _signature(func)
-        results = tuple(tensors.found(out))
-        written = tuple(one for place in signature.written for one in tensors.found(_argument(place, args, kwargs)))
+        results = tuple(tensors.find_tensors(out))
+        written = tuple(
+            one for place in signature.written for one in tensors.find_tensors(_argument(place, args, kwargs))
+        )
         if signature.base in EMPTY:
             for one in results:
                 self.memory(one, born=False)
@@ -118,13 +120,13 @@ class Recorder(TorchDispatchMode):
         if distributed.communicates(func):
             self._record_moved(func, signature.base, args, results)
             return
-        arguments = tuple(tensors.found((args, kwargs)))
+        arguments = tuple(tensors.find_tensors((args, kwargs)))
         known = {self._key(one) for one in arguments}
         fresh = {key: one for one in results if (key := self._key(one)) not in known}
         if (not written and not fresh) or signature.base in UNRECORDED:
-            self._used(arguments, arguments)
+            self._used_storages(arguments, arguments)
             return
-        inputs = self._used(arguments, written)
+        inputs = self._used_storages(arguments, written)
         op = self._operator(CapturedCall(signature.name, signature.base, func, args, kwargs, results, written))
         if op is None:
             return
@@ -153,20 +155,22 @@ class Recorder(TorchDispatchMode):
 
     def _record_moved(self, func: Any, base: str, args: Any, results: tuple[torch.Tensor, ...]) -> None:
         """Write a collective down, on the stream of its group."""
-        moved = distributed.moved(func, args, results)
+        moved = distributed.read_call(func, args, results)
         if moved is None:
             return
         self.groups.setdefault(f"group {moved.stream}", moved.ranks)
-        inputs = self._used(tensors.found(args), moved.written)
+        inputs = self._used_storages(tensors.find_tensors(args), moved.written)
         written = {self._key(one): self.memory(one, born=False) for one in moved.written}
         self._add(moved.op, base.strip("_"), inputs, written, moved.stream)
 
-    def _used(self, found: Iterable[torch.Tensor], written: Iterable[torch.Tensor]) -> dict[int, StorageRecord]:
+    def _used_storages(
+        self, found: Iterable[torch.Tensor], written: Iterable[torch.Tensor]
+    ) -> dict[int, StorageRecord]:
         """The storages of a call's arguments; one that is written and was only allocated before is not given."""
         fills = {key for one in written if (key := self._key(one)) in self.memories}
         return {self._key(one): self.memory(one, born=self._key(one) not in fills) for one in found}
 
-    def _joined(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _join_stream(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor: computation that is launched from now on waits for the collective that makes it."""
         writer = self.storages.writers.get(self._key(tensor))
         if writer is not None:
@@ -192,7 +196,9 @@ class Recorder(TorchDispatchMode):
         for one in changed.values():
             one.born = True
         self.records.append(
-            NodeRecord(op, self._named(base), tuple(sorted(after)), self.module, self.phase, read, outputs, stream)
+            NodeRecord(
+                op, self._unique_name(base), tuple(sorted(after)), self.module, self.phase, read, outputs, stream
+            )
         )
 
     def _operator(self, called: CapturedCall) -> Op | None:
@@ -208,7 +214,7 @@ class Recorder(TorchDispatchMode):
             self.unknown.setdefault((name, self.module), self.place(called.func))
         return found
 
-    def _named(self, base: str) -> str:
+    def _unique_name(self, base: str) -> str:
         """A name of its own: "mm", then "mm_1"."""
         count = self.names.get(base, 0)
         self.names[base] = count + 1
@@ -231,14 +237,14 @@ class Recorder(TorchDispatchMode):
             self.memories[key] = known
             if known.whole is not None:
                 self.described[known.name] = known.whole
-            weakref.finalize(storage, self._freed, key).atexit = False
+            weakref.finalize(storage, self._free_storage, key).atexit = False
         if key not in self.storages.writers:
             known.born = known.born or born
             if known.born and known.whole is not None:
                 self.given.setdefault(known.name, known.whole)
         return known
 
-    def _freed(self, key: int) -> None:
+    def _free_storage(self, key: int) -> None:
         gone = self.memories.pop(key, None)
         self.storages.forget(key)
         if gone is not None and self.records and gone.born and gone.whole is not None:
@@ -251,7 +257,9 @@ class Recorder(TorchDispatchMode):
             return
         if self.records and known.born and known.whole is not None:
             self.records[-1].frees.append(known.name)
-        whole = tensors.made((size,), "uint8", known.whole.role if known.whole else "activation") if size else None
+        whole = (
+            tensors.make_tensor((size,), "uint8", known.whole.role if known.whole else "activation") if size else None
+        )
         fresh = StorageRecord(f"t{len(self.described)}", whole, born=False)
         if whole is not None:
             self.described[fresh.name] = whole
@@ -302,7 +310,7 @@ class Recorder(TorchDispatchMode):
         if not self.records:
             raise InputError("nothing was captured; run a model inside the capture")
         if self.fused:
-            self.records, said = folded(self.records, self.described)
+            self.records, said = fold_records(self.records, self.described)
             self.notes.append(said)
         nodes = tuple(self._node(one) for one in self.records)
         stated = {**self.given, **self._odd_outputs()}
@@ -382,7 +390,7 @@ def _not_known(unknown: Mapping[tuple[str, str], str]) -> str:
     )
 
 
-def _explained(error: Exception, place: str) -> InputError:
+def _explain_error(error: Exception, place: str) -> InputError:
     """An error of PyTorch as one sentence with the place and the next step."""
     kind, text = type(error).__name__, str(error).strip().split("\n")[0]
     if kind in ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode"):

@@ -17,21 +17,21 @@ DTYPES = {getattr(torch, name): known["name"] for name, known in TABLES["dtypes"
 """Weft's names of number formats."""
 
 
-def found(values: Any) -> Iterator[torch.Tensor]:
+def find_tensors(values: Any) -> Iterator[torch.Tensor]:
     """The tensors among arguments or results, in lists, tuples and dicts, too."""
     if isinstance(values, torch.Tensor):
         yield values
     elif isinstance(values, list | tuple):
         for one in values:
-            yield from found(one)
+            yield from find_tensors(one)
     elif isinstance(values, dict):
-        yield from found(list(values.values()))
+        yield from find_tensors(list(values.values()))
 
 
-def described(tensor: torch.Tensor) -> graph.Tensor | None:
+def describe_tensor(tensor: torch.Tensor) -> graph.Tensor | None:
     """A tensor as a kernel reads it: an axis that repeats one element has size 1; None for one without elements."""
     shape = tuple(1 if not stride else size for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return None if 0 in tensor.shape else made(shape, dtype_of(tensor.dtype))
+    return None if 0 in tensor.shape else make_tensor(shape, dtype_of(tensor.dtype))
 
 
 def dtype_of(dtype: torch.dtype) -> str:
@@ -44,7 +44,7 @@ def dtype_of(dtype: torch.dtype) -> str:
 
 
 @cache
-def made(shape: tuple[int, ...], dtype: str, role: TensorRole = "activation") -> graph.Tensor:
+def make_tensor(shape: tuple[int, ...], dtype: str, role: TensorRole = "activation") -> graph.Tensor:
     """The tensor as Weft describes it; equal tensors share one object."""
     return graph.Tensor(shape, dtype, role)
 
@@ -55,5 +55,5 @@ def whole(tensor: torch.Tensor, role: TensorRole = "activation") -> graph.Tensor
     if not held:
         return None
     if tensor.numel() * tensor.element_size() == held:
-        return made(tuple(tensor.shape), dtype_of(tensor.dtype), role)
-    return made((held,), "uint8", role)
+        return make_tensor(tuple(tensor.shape), dtype_of(tensor.dtype), role)
+    return make_tensor((held,), "uint8", role)

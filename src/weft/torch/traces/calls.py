@@ -14,9 +14,9 @@ from weft.torch.traces.operators import (
     TABLES,
     RecordedCall,
     collective_named,
-    listed,
     operator_of,
     operators_that,
+    parse_list,
 )
 from weft.torch.traces.records import Kind, TraceRecord
 
@@ -56,7 +56,7 @@ def working(records: Mapping[int, TraceRecord]) -> list[int]:
     found: dict[int, float] = {}
     for id_ in sorted(records, reverse=True):
         one, within = records[id_], inside.pop(id_, [])
-        kept = _kept(one, within, records)
+        kept = _working_calls(one, within, records)
         for other in set(within) - set(kept):
             del found[other]
         if id_ in kept:
@@ -66,7 +66,7 @@ def working(records: Mapping[int, TraceRecord]) -> list[int]:
     return sorted(found, key=lambda one: found[one])
 
 
-def _kept(one: TraceRecord, within: list[int], records: Mapping[int, TraceRecord]) -> list[int]:
+def _working_calls(one: TraceRecord, within: list[int], records: Mapping[int, TraceRecord]) -> list[int]:
     """Of a call and the working calls inside it, those that do work."""
     if one.name == "record_param_comms":
         return [one.id]
@@ -82,7 +82,7 @@ def _kept(one: TraceRecord, within: list[int], records: Mapping[int, TraceRecord
     return within
 
 
-def computed(one: TraceRecord, call: TraceRecord | None) -> Op | None:
+def compute_op(one: TraceRecord, call: TraceRecord | None) -> Op | None:
     """The operator of a node that computes, by the call that launched it, or its bytes; None if it is not known."""
     ops, size = one.attributes.get("num_ops", 0), one.attributes.get("tensor_size", 0)
     if ops or size:
@@ -101,8 +101,8 @@ def groups(records: Mapping[int, TraceRecord]) -> dict[str, int]:
     found = {}
     for one in records.values():
         if one.kind == Kind.METADATA:
-            for text in listed(one.inputs.values):
-                for group in listed(str(text)):
+            for text in parse_list(one.inputs.values):
+                for group in parse_list(str(text)):
                     size = len(group.get("ranks") or ()) or int(group.get("group_size") or 0)
                     found.update({str(group[key]): size for key in ("pg_name", "backend_id") if key in group})
     return found
@@ -114,7 +114,7 @@ def collective(one: TraceRecord, sizes: Mapping[str, int], otherwise: int) -> tu
     `sizes` are those of groups, `otherwise` that of an unknown one. None: not known, or nothing is sent.
     """
     stated = one.attributes
-    values = listed(one.inputs.values)
+    values = parse_list(one.inputs.values)
     group = str(stated.get("pg_name") or _group(values))
     last = values[-1] if values and type(values[-1]) is int else 0  # the group's size, from schema 1.0.2 on
     numbered = str(values[2]) if len(values) > 2 else ""
@@ -125,7 +125,7 @@ def collective(one: TraceRecord, sizes: Mapping[str, int], otherwise: int) -> tu
     if "comm_type" in stated:
         name = _OF_CHAKRA.get(int(stated["comm_type"]), "")
     else:
-        name = next(filter(None, map(_named, values)), "")
+        name = next(filter(None, map(_collective_name, values)), "")
         size = one.inputs.bytes or one.outputs.bytes
     if known == 1:
         return Opaque(f"{name or one.name} of one GPU"), group, True
@@ -135,7 +135,7 @@ def collective(one: TraceRecord, sizes: Mapping[str, int], otherwise: int) -> tu
     return Collective(name, size * (ranks if name == "all_gather" else 1), ranks, fits), group, bool(known)
 
 
-def _named(value: Any) -> str:
+def _collective_name(value: Any) -> str:
     """Weft's collective of a name of PyTorch's; "" for another value."""
     known = collective_named(value) if isinstance(value, str) else None
     return known.name if known else ""

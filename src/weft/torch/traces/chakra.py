@@ -12,7 +12,7 @@ from typing import NamedTuple
 from weft.core.errors import ConfigError, check_whole
 from weft.graph import Graph, Node, Op, Opaque, Send, Storages, graph_of_lines
 from weft.graph.collective import RANKS
-from weft.torch.traces.calls import bare, collective, computed, groups, working
+from weft.torch.traces.calls import bare, collective, compute_op, groups, working
 from weft.torch.traces.records import Kind, Records, TraceRecord, of_its_schema, read_records
 
 OURS = "weft"
@@ -92,7 +92,7 @@ class _GraphBuilder:
         self.records, self.ranks, self.given = records, ranks or RANKS, given
         self.every = records.nodes
         self.sizes, self.call = groups(self.every), _calls(self.every)
-        self.chosen = self._chosen()
+        self.chosen = self._choose_nodes()
         self.main = _busiest([_stream(self.every[id_]) for id_ in self.chosen if self.every[id_].kind in _COMPUTES])
         self.phases = _phases(self.every) if records.nested else {}
         self.nodes: list[Node] = []
@@ -134,7 +134,7 @@ class _GraphBuilder:
                 latest[self._add(one, latest)] = len(self.nodes) - 1
             before[one.id] = latest
 
-    def _chosen(self) -> list[int]:
+    def _choose_nodes(self) -> list[int]:
         """The nodes that become operators: work on a GPU where the trace holds any, else calls on the host."""
         told = [id_ for id_, one in self.every.items() if one.kind not in (Kind.INVALID, Kind.METADATA)]
         if not self.records.nested:
@@ -172,8 +172,8 @@ class _GraphBuilder:
             return op, told if stream else f"communication {group}".strip()
         source = self.call.get(one.id, one.id)
         if one.host or self.records.nested:
-            return computed(one, one), "main"
-        return computed(one, self.every[source] if self.longest.get(source) == one.id else None), told
+            return compute_op(one, one), "main"
+        return compute_op(one, self.every[source] if self.longest.get(source) == one.id else None), told
 
     def _longest(self) -> dict[int, int]:
         """Of each call, the kernel that takes the longest: it stands for all that the call computes."""

@@ -162,7 +162,7 @@ class _File:
         for number, node in enumerate(self.graph):
             before = {id_ for edge in node.edges for id_ in ids.get(edge.node, ())}
             before.update(last.get(node.stream, ()) if node.id in of_nodes else ())
-            ids[node.id] = self._made(node, number, of_nodes.get(node.id, ""), sorted(before))
+            ids[node.id] = self._make_nodes(node, number, of_nodes.get(node.id, ""), sorted(before))
             if node.id in of_nodes:
                 last[node.stream] = ids[node.id]
         metadata = schema()["GlobalMetadata"](version=VERSIONS[-1])
@@ -175,7 +175,7 @@ class _File:
         """The rank of the graph that this one is, or is a copy of."""
         return self.rank % self.graph.ranks
 
-    def _made(self, node: Node, number: int, line: str, before: list[int]) -> tuple[int, ...]:
+    def _make_nodes(self, node: Node, number: int, line: str, before: list[int]) -> tuple[int, ...]:
         """Add Chakra's nodes for a node, none if it does not concern this rank; returns their ids."""
         op = node.op
         if isinstance(op, Send):

@@ -306,15 +306,15 @@ class _Matched:
 
     def _edges(self, names: list[str]) -> tuple[Ints, int, int]:
         """What waits for what on another stream: pairs of pieces; how many are inferred, and how many were dropped."""
-        told = list(self._recorded())
-        pairs = told or list(self._inferred(names))
+        told = list(self._recorded_waits())
+        pairs = told or list(self._inferred_waits(names))
         limit = self.work["start"] + CLOCKS
         true = [(before, after) for before, after in pairs if before < after and self.end[before] <= limit[after]]
         distinct = sorted(set(true))
         kept = np.array(distinct, dtype=np.int64).reshape(-1, 2)
         return kept, 0 if told else len(kept), len(pairs) - len(true)
 
-    def _recorded(self) -> Iterator[tuple[int, int]]:
+    def _recorded_waits(self) -> Iterator[tuple[int, int]]:
         """From the profiler's record of cudaStreamWaitEvent, with the event that each of them waits for."""
         read = self.read
         syncs = read.syncs
@@ -331,7 +331,7 @@ class _Matched:
             if last >= 0 and first < len(after):
                 yield int(before[last]), int(after[first])
 
-    def _inferred(self, names: list[str]) -> Iterator[tuple[int, int]]:
+    def _inferred_waits(self, names: list[str]) -> Iterator[tuple[int, int]]:
         """Without that record: a collective waits for what was launched before it, and what follows a wait for it."""
         sends = np.array([bool(SENDS.search(name)) for name in names])[self.work["name"]]
         if not sends.any():

@@ -79,8 +79,8 @@ class RecordedCall:
     @classmethod
     def of_texts(cls, name: str, shapes: str, types: str, values: str) -> RecordedCall:
         """A call from the texts of its lists of shapes, types and values; lists that cannot be read are empty."""
-        named = tuple(_type(str(each)) for each in listed(types))
-        return cls(name, _frozen(listed(shapes)), named, tuple(map(str, listed(values))))
+        named = tuple(_type(str(each)) for each in parse_list(types))
+        return cls(name, _frozen(parse_list(shapes)), named, tuple(map(str, parse_list(values))))
 
     @property
     def base(self) -> str:
@@ -125,7 +125,7 @@ OVERWRITES, _REDUCES = operators_that("overwrites"), operators_that("reduces")
 
 
 @cache
-def listed(text: str) -> Sequence[Any]:
+def parse_list(text: str) -> Sequence[Any]:
     """A list as a trace wrote it; () for what is none, such as one that holds "nan"."""
     try:
         value = ast.literal_eval(text)
@@ -189,10 +189,12 @@ def operator_of(called: RecordedCall) -> Op | None:
         return Call(called.name, every, (), operations=work)
     if namespace == base:
         return None
-    return Call(called.name, *_moved(called, base, every), operations=work)
+    return Call(called.name, *_moved_tensors(called, base, every), operations=work)
 
 
-def _moved(called: RecordedCall, base: str, every: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+def _moved_tensors(
+    called: RecordedCall, base: str, every: tuple[Tensor, ...]
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """What a call reads and writes, by its name: outputs are not recorded."""
     first, *others = called.arguments
     if base in OVERWRITES:
@@ -299,7 +301,7 @@ def _attention(causal: int, backward: bool = False, tokens_first: bool = False) 
             raise NotThisOneError  # sequences that are packed into one have lengths that no trace tells
         if tokens_first:
             query, key, value = (_heads_first(one) for one in (query, key, value))
-        return _attended(query, key, value, bool(called.value(causal)), backward)
+        return _attention_op(query, key, value, bool(called.value(causal)), backward)
 
     return rule
 
@@ -310,7 +312,7 @@ def _heads_first(of: Tensor) -> Tensor:
 
 
 @cache
-def _attended(query: Tensor, key: Tensor, value: Tensor, causal: bool, gradient: bool) -> Attention:
+def _attention_op(query: Tensor, key: Tensor, value: Tensor, causal: bool, gradient: bool) -> Attention:
     *outer, heads, tokens, head = query.shape
     (of_keys, keys, _), wide = key.shape[-3:], value.shape[-1]
     return Attention(
@@ -345,7 +347,7 @@ def _streaming(kind: str, rows: int, columns: int, dtype: str) -> Streaming:
     return Streaming(kind, rows, columns, dtype)
 
 
-def _gathered(called: RecordedCall, table: int, indices: int, axis: int = 0) -> Op:
+def _gather_op(called: RecordedCall, table: int, indices: int, axis: int = 0) -> Op:
     """The entries of a table along an axis that a list of indices picks: read where they are, and written."""
     whole, places = called[table], called[indices]
     count = math.prod(whole.shape) // whole.shape[axis]
@@ -354,12 +356,12 @@ def _gathered(called: RecordedCall, table: int, indices: int, axis: int = 0) -> 
 
 
 def _embedding(called: RecordedCall) -> Op:
-    return _gathered(called, 0, 1)
+    return _gather_op(called, 0, 1)
 
 
 def _index_select(called: RecordedCall) -> Op:
     axis = called.value(1)
-    return _gathered(called, 0, 2, axis if isinstance(axis, int) else 0)
+    return _gather_op(called, 0, 2, axis if isinstance(axis, int) else 0)
 
 
 COMMON: Mapping[str, Rule] = {

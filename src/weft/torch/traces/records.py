@@ -149,7 +149,7 @@ def read_records(path: str | Path) -> Records:
         return _records(path, messages.attributes(head), map(_of_message, nodes))
     content = _json(path)
     if isinstance(content.get("workload_graph"), list):
-        return _made(path, content, "workload_graph", _of_feeder)
+        return _make_records(path, content, "workload_graph", _of_feeder)
     version = content.get("schema")
     if version not in _SCHEMAS or not isinstance(content.get("nodes"), list):
         what = f"states the schema '{version}'" if version else "states no schema"
@@ -157,7 +157,7 @@ def read_records(path: str | Path) -> Records:
             f"this execution trace {what}, and Weft reads {', '.join(_SCHEMAS)}; record it with such a PyTorch",
             str(path),
         )
-    return _made(path, content, "nodes", _of_flat if version == "1.0.1" else _of_nested, nested=True)
+    return _make_records(path, content, "nodes", _of_flat if version == "1.0.1" else _of_nested, nested=True)
 
 
 def _json(path: str | Path) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def _json(path: str | Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _made(path: str | Path, content: dict[str, Any], key: str, make: Any, nested: bool = False) -> Records:
+def _make_records(path: str | Path, content: dict[str, Any], key: str, make: Any, nested: bool = False) -> Records:
     listed = content.pop(key)
     with of_its_schema(path):
         return _records(path, content, map(make, listed), nested)
