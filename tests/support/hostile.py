@@ -76,7 +76,9 @@ NOT_FINITE = re.compile(r"(?<![\w./'=-])[-+]?(nan|inf|NaN|Infinity(?! Cache| Fab
 """A number in an answer that is none."""
 SIMULATED_S = 300
 """Longest time of what simulates many runs, all of which its arguments may ask for [s]."""
-SIMULATED = ("study", "advise", "tune", "sweep", "simulate", "compare", "balanced", "sweep_file", "replay", "scale")
+SIMULATED = (
+    *("study", "advise", "tune", "sweep", "simulate", "compare", "balance_loops", "sweep_file", "replay", "scale"),
+)
 """Commands and functions that do."""
 
 
@@ -960,7 +962,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "all_to_all": {"bytes": 1024},
     "reduce_scatter": {"bytes": 1024},
     "arbiter": {"rule": lambda view: 0},
-    "balanced": {"gemm": _GEMM, "collective": _MOVED, "system": "mi300x"},
+    "balance_loops": {"gemm": _GEMM, "collective": _MOVED, "system": "mi300x"},
     "calibrate": {"data": "measured.csv", "gpu": "h100-sxm"},
     "check_schedule": {"path": "schedule.json"},
     "compare": {"work": "t-nlg/fc2", "system": "t3-paper", "overlaps": ["sequential"], "tp": 8},
@@ -1029,7 +1031,7 @@ PLAN = (
 SLOW = (
     "advise",
     "tune",
-    "balanced",
+    "balance_loops",
     "tiles",
     "plan",
     "simulate",

@@ -30,7 +30,7 @@ def test_the_command_says_what_the_function_says(tmp_path):
         weft.Limits(ttft="200 ms"),
     )
     assert json.loads((tmp_path / "a.json").read_text()) == json.loads(json.dumps(answer.to_dict()))
-    assert done.output.startswith("Llama 3 8B (BF16) answers ")
+    assert done.output.startswith("Llama 3 8B (BF16) on 1 GPU: TTFT ")
 
 
 def test_requests_are_written_as_a_table_and_a_page(tmp_path):
@@ -41,9 +41,9 @@ def test_requests_are_written_as_a_table_and_a_page(tmp_path):
     assert {"arrival", "first", "done", "ttft", "tpot"} <= rows[0].keys()
     page = (tmp_path / "page" / "report.html").read_text()
     for question in (
-        "What runs, waits and is held?",
-        "How are latencies distributed?",
-        "Which steps follow each other?",
+        "Requests and KV cache over time",
+        "Latency distribution",
+        "Engine iterations",
     ):
         assert question in page
 

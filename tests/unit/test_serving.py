@@ -127,7 +127,7 @@ def test_the_version_whose_rules_hold_is_part_of_the_answer():
     assert (old.engine, old.framework) == ("vLLM 0.10", "vllm")
     for answer in (today, old):
         assert answer.to_dict()["engine"] == answer.engine
-        assert f"Rules and host times are those of {answer.engine};" in " ".join(answer.notes)
+        assert f"Scheduler rules and CPU overheads are those of {answer.engine};" in " ".join(answer.notes)
 
 
 def test_before_0_11_vllm_ran_experts_of_mxfp4_by_marlin_whose_sizes_are_padded():
@@ -207,7 +207,7 @@ def test_load_above_capacity_is_said_so_and_no_latency_is_stated():
     assert answer.ttft is None
     assert answer.tpot is None
     assert answer.capacity < 200
-    assert answer.report().sentences()[0].startswith("Offered load is above capacity: ")
+    assert answer.report().sentences()[0].startswith("Overloaded: ")
     assert not served(rate=0.5 * answer.capacity, requests=300, input_len=1024, output_len=64).overloaded
 
 
@@ -370,7 +370,7 @@ def test_more_clients_get_more_throughput_and_each_less():
 
 def test_names_of_dots_on_the_curve_lie_apart():
     answer = served(concurrency=64, input_len=512, output_len=64, sweep_concurrency=True)
-    figure = next(one for one in answer.report().figures() if "throughput" in one.title)
+    figure = next(one for one in answer.report().figures() if "interactivity" in one.title)
     rows = figure.data["curves"].records()
     named = [row for row in rows if row["said"]]
     assert {row["said"] for row in (rows[0], rows[-1])} == {"1", "64"}

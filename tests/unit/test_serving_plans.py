@@ -85,12 +85,12 @@ def test_accepted_drafts_speed_users_up():
     plain, drafted = planned(**load), planned(**load, acceptance_rate=0.8, speculative_method="eagle")
     assert drafted.best.plan.num_speculative_tokens > 0
     assert drafted.best.tokens_per_s_per_user > 1.2 * plain.best.tokens_per_s_per_user
-    assert drafted.best.words == "1 x TP 1, 7 drafts by eagle, 8,192 tokens a step"
+    assert drafted.best.words == "1 x TP 1, 7 draft tokens by eagle, 8,192 batched tokens"
 
 
 def test_a_model_that_no_tp_holds_is_planned_in_stages():
     found = plan_with("llama-3-70b", "8xl40s", tp=1, **{**LOAD, "rate": 0.2}, ttft="4 s", tpot="400 ms")
-    assert found.best.words == "1 x TP 1 and PP 4, 512 tokens a step"
+    assert found.best.words == "1 x TP 1 and PP 4, 512 batched tokens"
     assert found.best.gpus == 4
 
 
@@ -127,7 +127,7 @@ def test_limits_that_no_layout_meets_name_the_nearest_and_what_limits():
     assert found.best is None
     assert found.nearest.serving.slo_attainment == 0
     said = " ".join(found.report().sentences())
-    assert "No layout on 2 GPUs" in said
+    assert "No plan on 2 GPUs" in said
     assert "TPOT above its SLO" in said
 
 
@@ -137,7 +137,7 @@ def test_layouts_that_the_time_of_the_search_does_not_reach_are_said_so():
     assert (
         found.unknown == found.rejected["not tried"] == found.searched - found.bounded - found.rejected.get("memory", 0)
     )
-    assert f"ended before {found.unknown} of them were tried" in " ".join(found.report().sentences())
+    assert f"ran out of time before {found.unknown} of them" in " ".join(found.report().sentences())
     assert planned().unknown == 0
 
 
@@ -160,7 +160,7 @@ def test_a_load_above_what_all_gpus_answer_is_said_so():
     found = planned(rate=500, requests=600)
     assert found.best is None
     assert max(found.rejected, key=found.rejected.get) in (
-        "more arrives than is answered",
+        "load above capacity",
         "TTFT above its SLO",
     )
 
@@ -200,7 +200,7 @@ def test_the_command_says_what_the_function_says(tmp_path):
     assert kept["best"] == json.loads(json.dumps(planned().best.to_dict()))
     assert "vllm serve $MODEL --tensor-parallel-size" in done.output
     assert len(list(csv.DictReader((tmp_path / "a.csv").read_text().splitlines()))) == len(planned().tried)
-    assert "What does speed for each user cost?" in (tmp_path / "page" / "report.html").read_text()
+    assert "Pareto front of throughput and interactivity" in (tmp_path / "page" / "report.html").read_text()
     assert (tmp_path / "page" / "launch.sh").read_text() == planned().launch
 
 

@@ -92,7 +92,7 @@ def test_a_step_that_does_not_fit_says_so_before_any_time():
     told = run(asked)
     assert told.startswith("Mixtral 8x7B on 8 GPUs does not fit: peak ")
     assert "takes" not in told.splitlines()[0]
-    assert told.splitlines()[1].startswith("It would take ")
+    assert told.splitlines()[1].startswith("A step would take ")
     against = run(f"{asked} --against recompute=full").splitlines()
     assert against[0].startswith("As asked it does not fit: ")
     assert against[1].startswith("With recompute full it does not fit: ")

@@ -164,7 +164,8 @@ def grouped_gemm(op: GroupedGemm, machine: Target) -> Estimate:
     """The time of the products of a mixture's experts: in one launch, or one launch after the other.
 
     Those in one launch go by the form of `time_grouped`, with values of the harness's library (`served`, else of
-    training libraries) where the GPU's architecture has any; other architectures take a batch of GEMMs. Raises as `gemm`.
+    training libraries) where the GPU's architecture has any; other architectures take a batch of GEMMs. Raises as
+    `gemm`.
     """
     if not (op.fused and machine.gpu.architecture in ARCHITECTURES and op.dtype in EXPERT_FORMATS):
         return _by_gemms(op, machine)

@@ -72,7 +72,7 @@ class WorkerPool(Protocol):
 
 
 def answer_batch(batch: Sequence[Question], store: Store | None) -> AnsweredBatch:
-    """The answers to a batch in this process, each store_record as soon as it is made."""
+    """The answers to a batch in this process, each stored as soon as it is made."""
     begin = time.perf_counter()
     return AnsweredBatch([answer_here(asked, store) for asked in batch], time.perf_counter() - begin)
 

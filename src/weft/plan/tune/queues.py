@@ -264,7 +264,7 @@ class Judged:
 
 
 def judge(queue: Queue, kernels: Kernels, bench: Bench, runs: Runs) -> Judged:
-    """The times of a queue under every way to run it, from the runs of its `needed_simulations` batches."""
+    """The times of a queue under every way to run it, from the runs of its `needed` batches."""
     took = {way: seconds(batches, runs) for way, batches in _ways(queue, kernels, bench).items()}
     at_degree = {degree: s for (degree, tuned_for), s in took.items() if tuned_for is None}
     default = drain_seconds(runs[_default_batch(queue, kernels, bench)])
