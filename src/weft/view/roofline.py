@@ -116,7 +116,7 @@ class RooflineReport(SystemReport["Roofline"]):
         """Every operator with FLOPs below the ceilings, on logarithmic axes."""
         answer = self.answer
         shown = [op for op in answer.operators if op.flops]
-        kinds = {label(name): COLORS.get(name, "#666666") for name in ordered({op.kind: 0.0 for op in shown})}
+        kinds = {label(name): COLORS.get(name, "#666666") for name in order_parts({op.kind: 0.0 for op in shown})}
         columns = [
             text("operator"), text("pass"), text("kind"), number("intensity", "intensity", "FLOP/B", ",.1f"),
             number("tflops", "attained rate", "TFLOP/s", ",.2f"), microseconds("time", "time"),

@@ -82,8 +82,8 @@ class ServingPlansReport(PlanReport[ServingPlans]):
             "Pareto front of throughput and interactivity",
             table(answer.front),
             table(answer.tried),
-            "A dot for each layout that served the whole load; none has fewer GPUs and faster users than one on the "
-            "line. Point at one for its options; to the right users are faster, to the top GPUs are better used.",
+            "A dot for each plan that served the whole load; plans on the line are not dominated in GPUs and "
+            "tokens/s per user. Point at a dot for its options.",
             x="user",
             y="gpu",
             series="series",
