@@ -79,7 +79,7 @@ NOTES = {
     "overlap": "*Sequential* and async TP are in closed form, the rest is simulated where the engine can cut "
     "the shape; [software costs](joined.md) are added. Rows that state only a speedup are compared in that.",
     "exchange": "Kernels alone, without the host's wait; rows that state only a bandwidth count the copies or "
-    "rows of their source. Forms: [collectives](collective-model.md#exchanges-of-a-mixture-of-experts).",
+    "rows of their source. Forms: [collectives](collective-model.md#moe-dispatch-and-combine).",
     "attention": "Kernels alone, repeated, by library, phase and data types of queries and cache. "
     "Forms: [operators](operators.md#attention-by-libraries-of-inference).",
     "mla": "Kernels of latent attention, and the products that generation absorbs; whole blocks are left out. "
