@@ -10,7 +10,7 @@ CAPTURE_TESTS := transformers "pytest>=9.0" "pytest-xdist>=3.6" "hypothesis>=6.1
 # What Weft keeps between runs stays inside the checkout, too.
 export WEFT_CACHE := $(CURDIR)/.venv/cache
 
-.PHONY: help demo test test-capture test-matrix check slow lint docs engine validate figures questions gallery vega golden bench wheel clean
+.PHONY: help demo test test-capture test-matrix check slow lint docs engine validate figures questions gallery vega golden bench mutants wheel clean
 
 help:
 	@echo "make demo      run the T3 study and write its report to out/t3/report.html"
@@ -27,6 +27,7 @@ help:
 	@echo "make gallery   draw the pictures of docs/gallery.md anew"
 	@echo "make vega      write the Vega of the pages, src/weft/view/vega.js, anew"
 	@echo "make bench     measure the simulator's speed, beside its peers"
+	@echo "make mutants   plant errors one at a time, and name the tests that see them"
 	@echo "make wheel     build a wheel that brings the engine's machine code for processors like this one"
 	@echo "make clean     remove .venv, out and all caches"
 
@@ -60,6 +61,11 @@ test-capture: .venv-capture/ready
 # Each Python on the PATH that pyproject.toml names, in environments of their own: figures are the same everywhere.
 test-matrix:
 	@$(PYTHON) tests/matrix/run.py
+
+# Whether the tests see planted errors; not among the checks, as it takes half an hour.
+mutants: .venv/ready-to-develop
+	@echo "== planted errors"
+	@$(BIN)/python benchmarks/mutants.py
 
 lint: .venv/ready-to-develop
 	@echo "== style"
