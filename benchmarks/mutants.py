@@ -55,7 +55,7 @@ def run_tests(root: Path, tests: list[str]) -> tuple[bool, str]:
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
         raise RuntimeError(f"pytest {' '.join(tests)} ended with status {done.returncode}: {done.stdout[-2000:]}")
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", done.stdout, re.MULTILINE)
     return done.returncode == 0, failed[1] if failed else ""
 
 

@@ -284,7 +284,7 @@ class RowKind:
             except InputError as error:
                 value = str(columns[self.blamed][0])
                 refused.append(Problem(stated.file, tuple(lines[at].tolist()), self.blamed, value, str(error)))
-        checked.drop(refused, [Problem(stated.file, (lines[at],), *error.args) for at, error in unfit.items()])
+        checked.drop(refused, [Problem(stated.file, (int(lines[at]),), *error.args) for at, error in unfit.items()])
         known = np.isfinite(expected)
         if self.floor:
             checked.drop(beyond_physics(checked, floor[known], expected[known], machine.gpu.name, in_us))
