@@ -40,6 +40,12 @@ def test_latent_attention_keeps_its_compressed_cache_on_every_gpu():
     assert any("Latent attention" in note for note in found.notes)
 
 
+def test_windowed_layers_keep_a_window_of_the_context():
+    """Of gpt-oss's 24 layers, every other one keeps 128 tokens: keys and values of 8 heads of 64 elements."""
+    found = weft.decode("gpt-oss-20b", "1xh100", weft.ServingPlan(), context=8192)
+    assert found.cache == (12 * 128 + 12 * 8192) * 2 * 8 * 64 * 2
+
+
 def test_a_longer_context_and_a_larger_batch_never_speed_a_token_up(written):
     longer = weft.decode("llama-3-70b", "8xmi300x", weft.ServingPlan(tp=8, dtype="fp8"), context=32768)
     larger = weft.decode("llama-3-70b", "8xmi300x", weft.ServingPlan(tp=8, dtype="fp8"), context=1152, batch=64)

@@ -236,6 +236,16 @@ def product(place, m=16, n=7168, k=4096, system=None):
     return estimate(Gemm(m, n, k, dtype), system or ON[architecture], SHORT, Harness(served=name, weights=weights))
 
 
+def test_a_row_beyond_a_tile_costs_a_row_of_tiles():
+    """A GEMM of many tiles takes whole ones: 4,097 rows as many as 4,112, whatever the tile."""
+    whole, beyond, filled = (
+        estimate(Gemm(m, 16384, 16384), "h100-sxm", SHORT, Harness(served="trtllm", weights="int4")).parts["compute"]
+        for m in (4096, 4097, 4112)
+    )
+    assert beyond == pytest.approx(filled, rel=1e-5)
+    assert beyond > 1.01 * whole
+
+
 @pytest.mark.parametrize("place", GEMMS)
 def test_a_products_parts_add_up_and_more_rows_take_longer(place):
     rows = np.array([1, 16, 64, 256, 1024, 4096, 16384])
