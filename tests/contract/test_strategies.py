@@ -9,11 +9,13 @@ from runs import beside, beside_all, isolated_collective, isolated_gemm, run, sh
 
 from weft import hardware
 from weft.core.errors import InputError, UnknownNameError
+from weft.core.options import RunOptions
 from weft.graph import Collective, Gemm, concurrent
 from weft.kernels import GemmTiling
 from weft.overlaps import STRATEGIES
 from weft.overlaps.lower.fit import tiling_for
 from weft.overlaps.lower.masks import apart_of, split_units
+from weft.simulate import compare
 from weft.simulate.result.stored import as_record, from_record, summary
 
 GPU = "mi300x"
@@ -274,3 +276,30 @@ def test_what_passes_is_told_for_both_alone_and_side_by_side():
     assert gemm == 0 < collective == pytest.approx(both)
     gemm, collective, both = traffic["L2: hits"]
     assert collective == 0 < gemm == pytest.approx(both, rel=0.05)
+
+
+def co_run(overlap, gemms=1, options=None, **values):
+    machine = hardware.system("mi300x", gpus=8)
+    machine = machine.with_gpu(machine.gpu.replace({key.replace("__", "."): value for key, value in values.items()}))
+    graph = concurrent(Gemm(4096, 4096, 4096, "bf16"), Collective("all_reduce", 64 << 20, 8, "bf16"), gemms, 1)
+    return compare(graph, machine, overlap, options).corun()
+
+
+def test_a_gemm_computes_more_slowly_while_a_collective_holds_compute_units():
+    usual, slower = (co_run("priority", achieved__gemm_corun=share) for share in (1, 0.5))
+    assert slower.gemm.alone == usual.gemm.alone
+    assert slower.gemm.both > 1.5 * usual.gemm.both
+    first, second = (co_run("streams", achieved__gemm_corun=share) for share in (1, 0.5))
+    assert second.gemm.end == pytest.approx(first.gemm.end, rel=0.02)  # it has all units until its last wave
+    assert co_run("streams", 2, achieved__gemm_corun=0.5).gemm.end > 1.02 * co_run("streams", 2).gemm.end
+
+
+def test_stores_to_peers_are_acknowledged_later_while_a_gemm_holds_the_clock_down():
+    few = replace(STRATEGIES["priority"], channels=8)
+    slow, equal, short = (
+        co_run(few, 4, options, clocks__sustained=clock)
+        for clock, options in (("1050 MHz", None), ("2100 MHz", None), ("1050 MHz", RunOptions(clock="short")))
+    )
+    assert slow.collective.slowdown > equal.collective.slowdown + 0.05
+    assert short.collective.slowdown == pytest.approx(equal.collective.slowdown, abs=0.03)
+    assert slow.collective.added == "stores over the link"

@@ -255,3 +255,37 @@ def test_a_load_takes_as_long_as_the_catalogue_says_at_every_level():
     assert first == pytest.approx(353, abs=4)  # two bursts of one bank group
     assert again == pytest.approx(85, abs=0.1)
     assert beside == pytest.approx(240, abs=0.1)
+
+
+def fabric(**changes):
+    return Bench(package__bandwidth="10 GB/s", package__exchange_efficiency=0.25, **changes)
+
+
+def test_requests_of_both_streams_wait_for_each_other_in_the_fabric_in_front_of_the_cache():
+    """512 B take 51.2 ns at 10 GB/s; those of communication reach a quarter of it, and hits do not shorten it."""
+    bench = fabric()
+    for address in (0, LINE):
+        bench.ask(y.READ, address)
+        bench.run()
+    start = int(bench.m.clock[y.CLOCK_NOW]) + 100_000 * NS
+    bench.m.clock[y.CLOCK_NOW] = start
+    bench.ask(y.READ, 0, at=start, cause=REMOTE)
+    behind = bench.ask(y.READ, LINE, at=start)
+    came = bench.run()
+    assert came[behind] - start - int(bench.m.gpu[0, y.GPU_SIDE_LATENCY]) == pytest.approx(4 * 51.2 * NS, rel=1e-3)
+    assert bench.m.request[behind, y.REQ_FROM] == y.FROM_FABRIC
+
+
+def test_without_a_fabric_only_the_slices_of_the_cache_are_shared():
+    bench = Bench(package__bandwidth="0 B/s")
+    assert bench.m.gpu[0, y.GPU_FABRIC64] == 0
+    bench.ask(y.READ, 0)
+    bench.run()
+    start = int(bench.m.clock[y.CLOCK_NOW]) + 100_000 * NS
+    bench.m.clock[y.CLOCK_NOW] = start
+    bench.ask(y.READ, 0, at=start, cause=REMOTE)
+    behind = bench.ask(y.READ, 0, at=start)
+    came = bench.run()
+    slice_ = int(bench.m.gpu[0, y.GPU_SIDE64]) * LINE // 64
+    assert came[behind] == start + slice_ + int(bench.m.gpu[0, y.GPU_SIDE_LATENCY])
+    assert bench.m.request[behind, y.REQ_FROM] == y.FROM_SIDE

@@ -28,6 +28,7 @@ def launch(m: Machine, g: int, k: int, now: int) -> None:
     """The launch latency of a kernel has passed: its workgroups may be placed."""
     m.kernel_run[g, k, y.RUN_STATE] = y.LAUNCHED
     m.kernel_run[g, k, y.RUN_LAUNCHED] = now
+    m.flow[g, y.FLOW_TILED] += m.kernel[g, k, y.KERNEL_TILED]
     _deal(m, g, k)
     if m.kernel[g, k, y.KERNEL_MONITOR] == 1:
         m.flow[g, y.FLOW_MONITOR_START] = now
@@ -194,6 +195,8 @@ def _place(m: Machine, g: int, part: int, k: int, u: int, now: int) -> None:
     resident[w, y.WG_WAITING] = 0
     resident[w, y.WG_LAST] = now
     m.dealt[g, k, part] += m.kernel_run[g, k, y.RUN_STRIDE]
+    if m.kernel_run[g, k, y.RUN_PLACED] == 0:
+        m.flow[g, y.FLOW_EXCHANGES] += m.kernel[g, k, y.KERNEL_EXCHANGES]
     m.kernel_run[g, k, y.RUN_PLACED] += 1
     log = m.kernel[g, k, y.KERNEL_FIRST_WORK] + resident[w, y.WG_INDEX]
     resident[w, y.WG_PHASE] = m.work[g, log, y.WORK_SCRIPT] * m.kernel[g, k, y.KERNEL_PHASES]
@@ -234,6 +237,9 @@ def retire(m: Machine, w: int, now: int) -> None:
 def end_kernel(m: Machine, g: int, k: int, now: int) -> None:
     """End a kernel: successors whose last open predecessor it was may launch."""
     m.kernel_run[g, k, y.RUN_END] = now
+    m.flow[g, y.FLOW_TILED] -= m.kernel[g, k, y.KERNEL_TILED]
+    if m.kernel_run[g, k, y.RUN_PLACED] > 0:
+        m.flow[g, y.FLOW_EXCHANGES] -= m.kernel[g, k, y.KERNEL_EXCHANGES]
     m.clock[y.CLOCK_UNFINISHED] -= 1
     if m.kernel[g, k, y.KERNEL_MONITOR] == 1:  # the GEMM has ended: no limit on communication
         m.flow[g, y.FLOW_THRESHOLD] = m.gpu[g, y.GPU_QUEUE_BYTES]

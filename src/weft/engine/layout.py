@@ -33,8 +33,9 @@ QUEUE_ENTRY = 32
     GPU_STARVATION, GPU_START, GPU_PEAK64, GPU_LAUNCH, GPU_STRICT, GPU_DMA_RATE64, GPU_SIDE64, GPU_SIDE_LATENCY,
     GPU_SIDE_DIRTY, GPU_T_PATH, GPU_PATH_SLACK, GPU_SHARE_LONG, GPU_SHARE_UPDATE, GPU_T_FAW, GPU_T_RFC,
     GPU_REFRESH_EVERY, GPU_REFRESH_BANKS, GPU_STORE_BUFFER, GPU_UP, GPU_DOWN, GPU_PIM_EVERY, GPU_PIM_PATIENCE,
-    GPU_MERGE_ENTRIES, GPU_MERGE_WINDOW, GPU_COLUMNS,
-) = _columns(62)  # fmt: skip
+    GPU_MERGE_ENTRIES, GPU_MERGE_WINDOW, GPU_FABRIC64, GPU_FABRIC_EXCHANGE64, GPU_CORUN_CYCLE,
+    GPU_COLUMNS,
+) = _columns(65)  # fmt: skip
 # GPU_INTENSITY_* are per mille of the peak DRAM bandwidth; GPU_THRESHOLD_* are bytes of queue; GPU_PEAK64 is the
 # whole memory's femtoseconds per 64 bytes. GPU_DMA_RATE64: time per 64 bytes in one engine (0: none).
 # GPU_STRICT: workgroups of a later kernel wait until the earlier ones are placed. GPU_SIDE64 is one slice of the
@@ -48,7 +49,9 @@ QUEUE_ENTRY = 32
 # due to the next one's (0: each is due when the one before has ended); GPU_PIM_PATIENCE: how long it gives way to
 # requests.
 # GPU_MERGE_ENTRIES: the requests for this GPU that the switch's table holds (0: any number); GPU_MERGE_WINDOW: how long
-# it holds one for others to the same place (0: it has no table, and adds up whole tiles).
+# it holds one for others to the same place (0: it has no table, and adds up whole tiles). GPU_FABRIC64: one port of the
+# fabric, in front of a slice of the memory-side cache (0: there is none); GPU_FABRIC_EXCHANGE64 for communication.
+# GPU_CORUN_CYCLE: a cycle of a kernel of tiles beside one that exchanges data, GPU_CYCLE otherwise.
 
 # shape[:] — sizes shared by all GPUs.
 (
@@ -68,8 +71,9 @@ QUEUE_ENTRY = 32
     KERNEL_WORKGROUPS, KERNEL_FIRST_WORK, KERNEL_FIRST_PHASE, KERNEL_PHASES, KERNEL_THREADS, KERNEL_REGISTERS,
     KERNEL_LDS, KERNEL_PRIORITY, KERNEL_PREDECESSORS, KERNEL_FIRST_SUCCESSOR, KERNEL_SUCCESSORS,
     KERNEL_AFTER_COUNTER, KERNEL_AFTER_VALUE, KERNEL_LAUNCH, KERNEL_RELEASE, KERNEL_MONITOR, KERNEL_FIRST_COPY,
-    KERNEL_COPIES, KERNEL_COMPLETION, KERNEL_CLASS, KERNEL_STAGE, KERNEL_ACKNOWLEDGE, KERNEL_COLUMNS,
-) = _columns(23)  # fmt: skip
+    KERNEL_COPIES, KERNEL_COMPLETION, KERNEL_CLASS, KERNEL_STAGE, KERNEL_ACKNOWLEDGE, KERNEL_ACKNOWLEDGE_BUSY,
+    KERNEL_TILED, KERNEL_EXCHANGES, KERNEL_COLUMNS,
+) = _columns(26)  # fmt: skip
 # KERNEL_PHASES: phases of one script; a kernel may have several, and each workgroup runs one of them.
 # KERNEL_PREDECESSORS: kernels that must have ended; KERNEL_AFTER_COUNTER, KERNEL_AFTER_VALUE: a counter and the value
 # that it must have reached (NONE: no counter). KERNEL_SUCCESSORS: kernels that wait for this one to end, in the rows
@@ -78,7 +82,7 @@ QUEUE_ENTRY = 32
 # DMA commands that its launch triggers, from the tile row KERNEL_FIRST_COPY on; KERNEL_COMPLETION: from the departure
 # of their last byte to the kernel's end. KERNEL_STAGE: number of workgroups that are dispatched together, once all of
 # the stage before have ended (0: each as soon as it fits). KERNEL_ACKNOWLEDGE: from the time that a link has sent
-# what a slot stores until the slot continues.
+# what a slot stores until the slot continues; KERNEL_ACKNOWLEDGE_BUSY: the same while a kernel with KERNEL_TILED runs.
 # phase[g, p, :] — one pipelined loop of a workgroup script.
 (
     PHASE_ITERATIONS, PHASE_SHARED, PHASE_SLOTS, PHASE_FIRST_LOAD, PHASE_LOADS, PHASE_CYCLES, PHASE_STORE,
@@ -287,7 +291,7 @@ SLOTS = 8
 SLOT_STATE, SLOT_PENDING, SLOT_TIME, SLOT_ITERATION, SLOT_ISSUED, SLOT_FROM, SLOT_STORED = _columns(7)
 SLOT_COLUMNS = 8
 # SLOT_FROM: what served the slot's last load; SLOT_STORED: the same for the stores before its loads.
-FROM_MEMORY, FROM_SIDE, FROM_CACHE, FROM_LINK = range(4)
+FROM_MEMORY, FROM_SIDE, FROM_CACHE, FROM_LINK, FROM_FABRIC = range(5)
 SLOT_FREE, SLOT_LOADING, SLOT_READY, SLOT_COMPUTING, SLOT_STORING = range(5)
 
 # engine[e, :] — DMA engines over all GPUs. DMA_FREE: when it can take the next request; DMA_WAKE: whether a
@@ -310,8 +314,8 @@ LARGEST = (1 << 63) - 1
     FLOW_SIDE_WRITES, FLOW_SIDE_WRITEBACKS, FLOW_TO_SEND, FLOW_SENT, FLOW_SEND64, FLOW_TO_COMPUTE,
     FLOW_CRITICAL, FLOW_BUFFERED, FLOW_BUFFER_FIRST, FLOW_BUFFER_LAST, FLOW_MERGE_FIRST, FLOW_MERGE_LAST,
     FLOW_MERGE_HELD, FLOW_MERGE_MOST, FLOW_MERGE_EVICTED, FLOW_MERGE_EXPIRED, FLOW_MERGE_REFUSED, FLOW_MERGE_LOADS,
-    FLOW_MERGE_SAVED, FLOW_COLUMNS,
-) = _columns(39)  # fmt: skip
+    FLOW_MERGE_SAVED, FLOW_TILED, FLOW_EXCHANGES, FLOW_COLUMNS,
+) = _columns(41)  # fmt: skip
 
 # FLOW_TO_SEND, FLOW_SENT: bytes of updates that the GPU sends to peers, in all and so far; FLOW_SEND64: what 64 of them
 # take on its links together. FLOW_TO_COMPUTE: what the compute units compute of the monitored kernel until the busiest
@@ -322,19 +326,21 @@ LARGEST = (1 << 63) - 1
 # table (0: none); FLOW_MERGE_HELD, _MOST: how many it holds, and held at most; FLOW_MERGE_EVICTED, _EXPIRED: those that
 # went on before all had come, as the table was full or the window over. FLOW_MERGE_REFUSED: those that found it full,
 # its oldest one a load under way; FLOW_MERGE_LOADS: loads merged with an earlier one, FLOW_MERGE_SAVED: their bytes.
+# FLOW_TILED: kernels of tiles that run; FLOW_EXCHANGES: kernels with KERNEL_EXCHANGES that have placed a workgroup.
 
 # kernel_run[g, k, :]
 WAITS, LAUNCHING, LAUNCHED = range(3)
 (
     RUN_STATE, RUN_OPEN, RUN_NEXT_WAITING, RUN_PLACED, RUN_FINISHED, RUN_START, RUN_END, RUN_WRITE_BACKS, RUN_WAIT_LOAD,
     RUN_WAIT_MATRIX, RUN_WAIT_STORE, RUN_WAIT_COUNTER, RUN_COMPUTE, RUN_LAUNCHED, RUN_STRIDE,
-    RUN_WAIT_SIDE, RUN_WAIT_CACHE, RUN_WAIT_LINK, RUN_COLUMNS,
-) = _columns(19)  # fmt: skip
+    RUN_WAIT_SIDE, RUN_WAIT_CACHE, RUN_WAIT_LINK, RUN_WAIT_FABRIC, RUN_COLUMNS,
+) = _columns(20)  # fmt: skip
 # RUN_STATE: one of the three above; RUN_OPEN: predecessors that have not ended; RUN_START: when the last of them ended;
 # RUN_LAUNCHED: when its launch was over; RUN_FINISHED: finished workgroups or copies; RUN_WRITE_BACKS: writes of a
 # release that memory has not accepted.
 # RUN_WAIT_SIDE, RUN_WAIT_CACHE: the parts of RUN_WAIT_LOAD whose last load was served by the memory-side cache
-# or by the cache; RUN_WAIT_LINK: the part of RUN_WAIT_STORE whose last store went over a link. RUN_PLACED: workgroups
+# or by the cache, RUN_WAIT_FABRIC: whose last load waited longer in the fabric than a hit there takes;
+# RUN_WAIT_LINK: the part of RUN_WAIT_STORE whose last store went over a link. RUN_PLACED: workgroups
 # placed so far; RUN_STRIDE: partitions among which they are dealt.
 
 # ready[g, partition, class, :] — the launched kernels of a class with workgroups left for a partition, by launch time,

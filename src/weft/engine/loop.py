@@ -155,8 +155,9 @@ def _on_link(m: Machine, k: int, now: int) -> None:
     if m.request[i, y.REQ_OWNER_KIND] == y.OWNER_SLOT:
         if m.gpu[m.request[i, y.REQ_GPU], y.GPU_STORE_BUFFER] > 0 and m.request[i, y.REQ_MEMBERS] == 0:
             give_up(m, m.request[i, y.REQ_GPU], i)
-        k = m.resident[owner // y.SLOTS, y.WG_KERNEL]
-        arrived(m, owner, now + m.kernel[m.request[i, y.REQ_GPU], k, y.KERNEL_ACKNOWLEDGE], y.FROM_LINK)
+        g, k = m.request[i, y.REQ_GPU], m.resident[owner // y.SLOTS, y.WG_KERNEL]
+        column = y.KERNEL_ACKNOWLEDGE_BUSY if m.flow[g, y.FLOW_TILED] > 0 else y.KERNEL_ACKNOWLEDGE
+        arrived(m, owner, now + m.kernel[g, k, column], y.FROM_LINK)
     elif m.request[i, y.REQ_OWNER_KIND] == y.OWNER_BUFFERED:
         _leave_buffer(m, m.request[i, y.REQ_GPU], m.request[i, y.REQ_BYTES], now)
     elif m.request[i, y.REQ_OWNER_KIND] == y.OWNER_ENGINE:

@@ -104,13 +104,14 @@ def _look_up(m: Machine, i: int, g: int, address: int, arrive: int) -> int:
     # Rows of these slices, like those of the lines, follow the last-level caches' rows.
     own = m.shape[y.SIZE_GPUS] * m.shape[y.SIZE_PARTITIONS] * m.shape[y.SIZE_SLICES] + c
     free = max(m.clock[y.CLOCK_NOW], m.slice_free[own])  # book from now, not from the later arrival: gaps stay usable
-    m.slice_free[own] = free + duration(request[i, y.REQ_BYTES], m.gpu[g, y.GPU_SIDE64])
+    m.slice_free[own] = free + _booked(m, i, g)
     start = max(arrive, free)
     request[i, y.REQ_GPU] = g
     request[i, y.REQ_CHANNEL] = c
     request[i, y.REQ_ADDRESS] = address
     request[i, y.REQ_FILLS] = y.NONE
-    request[i, y.REQ_FROM] = y.FROM_MEMORY
+    late = m.gpu[g, y.GPU_FABRIC64] > 0 and start - arrive > m.gpu[g, y.GPU_SIDE_LATENCY]
+    request[i, y.REQ_FROM] = y.FROM_FABRIC if late else y.FROM_MEMORY
     line = _line_of(m, c, address)
     if request[i, y.REQ_KIND] == y.UPDATE:  # executed at the banks: write the line back, invalidate it
         if line >= 0:
@@ -131,6 +132,17 @@ def _look_up(m: Machine, i: int, g: int, address: int, arrive: int) -> int:
         return _read(m, i, g, line, need, start)
     _write(m, i, g, line, need, start)
     return y.NONE
+
+
+@block
+def _booked(m: Machine, i: int, g: int) -> int:
+    """How long request `i` takes a slice of GPU `g`, or the fabric's port in front of it, if that takes longer."""
+    bytes_ = m.request[i, y.REQ_BYTES]
+    took = duration(bytes_, m.gpu[g, y.GPU_SIDE64])
+    if m.gpu[g, y.GPU_FABRIC64] > 0:
+        moves = m.request[i, y.REQ_STREAM] == y.COMMUNICATION_STREAM
+        took = max(took, duration(bytes_, m.gpu[g, y.GPU_FABRIC_EXCHANGE64 if moves else y.GPU_FABRIC64]))
+    return took
 
 
 @block
@@ -187,7 +199,8 @@ def _read(m: Machine, i: int, g: int, line: int, need: int, start: int) -> int:
     if m.line[line, LINE_HERE] & need == need:
         m.flow[g, y.FLOW_SIDE_HITS] += 1
         m.served[g, y.LEVEL_SIDE_HIT, cause] += bytes_
-        m.request[i, y.REQ_FROM] = y.FROM_SIDE
+        if m.request[i, y.REQ_FROM] == y.FROM_MEMORY:
+            m.request[i, y.REQ_FROM] = y.FROM_SIDE
         schedule(m, start + m.gpu[g, y.GPU_SIDE_LATENCY], y.EV_READ_DONE, i)
         return y.NONE
     if (m.line[line, LINE_HERE] | m.line[line, LINE_COMING]) & need == need:

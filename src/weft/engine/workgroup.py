@@ -186,7 +186,8 @@ def compute_next(m: Machine, w: int, now: int) -> None:
     if m.slot[q, y.SLOT_STATE] != y.SLOT_READY:
         return
     k = resident[w, y.WG_KERNEL]
-    busy = m.phase[g, p, y.PHASE_CYCLES] * m.gpu[g, y.GPU_CYCLE] // 1000
+    beside = m.kernel[g, k, y.KERNEL_TILED] == 1 and m.flow[g, y.FLOW_EXCHANGES] > 0
+    busy = m.phase[g, p, y.PHASE_CYCLES] * m.gpu[g, y.GPU_CORUN_CYCLE if beside else y.GPU_CYCLE] // 1000
     start = max(now, m.unit[u, y.UNIT_MATRIX_FREE]) if busy > 0 else now
     ready = max(m.slot[q, y.SLOT_TIME], resident[w, y.WG_LAST])
     # Before its loads were issued, the slot was occupied by the stores of an earlier iteration.
@@ -195,6 +196,8 @@ def compute_next(m: Machine, w: int, now: int) -> None:
     m.kernel_run[g, k, y.RUN_WAIT_LOAD] += ready - stored
     if m.slot[q, y.SLOT_FROM] == y.FROM_SIDE:
         m.kernel_run[g, k, y.RUN_WAIT_SIDE] += ready - stored
+    elif m.slot[q, y.SLOT_FROM] == y.FROM_FABRIC:
+        m.kernel_run[g, k, y.RUN_WAIT_FABRIC] += ready - stored
     elif m.slot[q, y.SLOT_FROM] == y.FROM_CACHE:
         m.kernel_run[g, k, y.RUN_WAIT_CACHE] += ready - stored
     m.kernel_run[g, k, y.RUN_WAIT_MATRIX] += start - ready

@@ -127,6 +127,18 @@ class MemoryCache(Part):
     dirty_at_start: ShareOrNone
 
 
+class PackageFabric(Part):
+    """The fabric of a package between its dies, the memory-side cache and the links; a bandwidth of 0: there is none.
+
+    All requests to memory pass it before they reach the memory-side cache: loads and stores of compute units, of DMA
+    engines, and what arrives from other GPUs. `exchange_efficiency` is the share of `bandwidth` that requests of
+    communication reach, whose data both GPUs must see and which are therefore smaller and not cached.
+    """
+
+    bandwidth: BytesPerSecondOrNone
+    exchange_efficiency: Share
+
+
 class Timing(Part):
     """Delays between the commands of a DRAM bank, named as in JEDEC without the leading t [seconds].
 
@@ -307,7 +319,8 @@ class Achieved(Part):
     arrival under load; `gemm_fill` to begin and end a workgroup; `gemm_split` to add up the partial sums of a split K;
     `gemm_launch` from one kernel to the next back to back; `gemm_host` the same where the host launches each kernel and
     waits for it. Where `gemm_fill` or `gemm_launch` is 0, closed forms take what the engine simulates: the first loads
-    of a workgroup, and `compute.launch_latency`.
+    of a workgroup, and `compute.launch_latency`. Beside a collective on compute units a GEMM's main loop reaches the
+    share `gemm_corun` of its rate back to back.
     """
 
     matrix_fp16: Share
@@ -326,6 +339,7 @@ class Achieved(Part):
     gemm_split: Delay
     gemm_launch: Delay
     gemm_host: Delay
+    gemm_corun: Share
 
 
 def _check_timing(t: Timing, shown: Callable[[str, str], str]) -> None:
@@ -421,6 +435,7 @@ class Gpu(Sourced):
     clocks: Clocks
     cache: Cache
     memory_cache: MemoryCache
+    package: PackageFabric
     memory: Memory
     arbiter: ArbiterThresholds
     tracker: Tracker

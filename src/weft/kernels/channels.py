@@ -35,7 +35,8 @@ class ChannelTiling:
 
     `channels` workgroups of `threads` threads have `in_flight` bytes in flight each, in `slots` pieces; a workgroup of
     a ring that copies from one source to one destination has `copying` bytes (None: the same), each for `acknowledge`
-    [s] after the link has sent it. A step moves at most
+    [s] after the link has sent it, or for `acknowledge_busy` while a GEMM runs on the GPU (None: the same). A step
+    moves at most
     `chunk` bytes of a channel's data in `slices` slices; the buffer at the receiver holds `depth` slices. `wire` bytes
     are stored and sent per byte of data (flags take the rest), at the share `link` of the link's payload rate. `sync`
     [s] passes from the arrival of a slice until its receiver continues, `start` [s] from the launch to the first load.
@@ -56,6 +57,7 @@ class ChannelTiling:
     slots: int = 4
     copying: int | None = None
     acknowledge: float = 0.0
+    acknowledge_busy: float | None = None
 
     def chunks(self, data: int) -> Iterator[tuple[int, int]]:
         """Offset and size of every chunk of `data` bytes."""
@@ -90,7 +92,8 @@ class ChannelTiling:
         registers = self.threads * self.registers_per_thread * 4
         return Kernel(
             name, self.channels, self.threads, registers, self.lds, phases,
-            script_of=script_of, acknowledge_fs=to_fs(self.acknowledge),
+            script_of=script_of, exchanges=True, acknowledge_fs=to_fs(self.acknowledge),
+            acknowledge_busy_fs=None if self.acknowledge_busy is None else to_fs(self.acknowledge_busy),
         )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ COMPUTE_RATES = (
     "clocks.sustained_fp8",
     "cache.clock",
     "memory_cache.bandwidth",
+    "package.bandwidth",
 )
 """Values of a GPU that grow with its rate of computing: clocks of the matrix and vector units and of the caches."""
 COMPUTE_WAITS = ("achieved.gemm_latency",)

@@ -57,6 +57,7 @@ WAITS: Mapping[str, tuple[str, str]] = {
 PLACE: Looks = {
     "dispatch": "#BBBBBB",
     "cache": "#F5B9A0",
+    "fabric": "#8C564B",
     "memory_cache": "#E08A5C",
     "memory": RED,
     "store": YELLOW,

@@ -374,6 +374,11 @@ class _TableBuilder:
             y.KERNEL_MONITOR: int(placed.monitor),
             y.KERNEL_STAGE: self._stage(g, placed) if kernel.in_step else 0,
             y.KERNEL_ACKNOWLEDGE: kernel.acknowledge_fs,
+            y.KERNEL_ACKNOWLEDGE_BUSY: (
+                kernel.acknowledge_fs if kernel.acknowledge_busy_fs is None else kernel.acknowledge_busy_fs
+            ),
+            y.KERNEL_TILED: int(kernel.tiled),
+            y.KERNEL_EXCHANGES: int(kernel.exchanges),
         }
         return _filled(y.KERNEL_COLUMNS, row, rest=0)
 

@@ -135,7 +135,9 @@ class Kernel:
     the script of each workgroup; in a tiled kernel it lists the scripts, and `Work` has the script of each tile. With
     `in_step` its workgroups are dispatched stage by stage, as many at once as the compute units hold. Where GPUs run
     different scripts, `by_gpu` has those of each, all as long as `phases`, which are the first one's. A place whose
-    stores went to a peer is free `acknowledge_fs` [fs] after the link has sent them.
+    stores went to a peer is free `acknowledge_fs` [fs] after the link has sent them, or `acknowledge_busy_fs` while a
+    tiled kernel runs on the GPU (None: the same). While workgroups of a kernel that `exchanges` data with other GPUs
+    are placed, tiled kernels compute at the share of their rate that the GPU then reaches.
     """
 
     name: str
@@ -152,6 +154,8 @@ class Kernel:
     in_step: bool = False
     by_gpu: tuple[tuple[Phase, ...], ...] = ()
     acknowledge_fs: int = 0
+    acknowledge_busy_fs: int | None = None
+    exchanges: bool = False
 
     def on(self, gpu: int) -> tuple[Phase, ...]:
         """The scripts that a GPU runs."""

@@ -24,7 +24,7 @@ from weft.graph import (
 from weft.graph.choice import LibraryAlgorithm
 from weft.graph.execution_plan import ExecutionPlan
 from weft.graph.graph import check_choice
-from weft.hardware import System
+from weft.hardware import Gpu, System
 from weft.hardware.systems import KernelCost
 from weft.kernels.channels import PAGE, ChannelRing, ChannelTiling
 from weft.kernels.copies import DmaGather
@@ -358,7 +358,18 @@ def _direct(
 def _tiling(fabric: Interconnect, protocol: Protocol, cost: KernelCost, channels: int, **changes: Any) -> ChannelTiling:
     """The tiling and cost of a kernel of a protocol, with changes."""
     shape = SHAPES[library_vendor(fabric)][protocol]._asdict()
-    return ChannelTiling(channels, **(shape | cost.model_dump() | changes))
+    busy = {"acknowledge_busy": _busy(fabric.gpu, cost)}
+    return ChannelTiling(channels, **(shape | cost.model_dump() | busy | changes))
+
+
+def _busy(gpu: Gpu, cost: KernelCost) -> float:
+    """Return the time until stores to a peer are acknowledged while a GEMM holds the clock at its power limit [s].
+
+    Costs of kernels are those of collectives alone, at the boost clock; compute units and their caches issue the stores
+    and wait for them [assumed: all of the time scales with their clock].
+    """
+    limit = gpu.clocks.sustained
+    return cost.acknowledge * (max(gpu.compute.clock / limit, 1.0) if limit else 1.0)
 
 
 def _exchange(
@@ -428,12 +439,13 @@ def library_ring(
     changes: dict[str, Any] = {"slots": 2, "copying": 2 * cost.in_flight} if doubled else {}
     workgroups = int(own_channels(bytes_, ranks, fabric, chosen, channels))
     if cost.acknowledge and fabric.topology == "mesh":
-        changes["acknowledge"] = cost.acknowledge + _wait_for_link(fabric, cost, workgroups, ranks)
+        for key, wait in (("acknowledge", cost.acknowledge), ("acknowledge_busy", _busy(fabric.gpu, cost))):
+            changes[key] = wait + _wait_for_link(fabric, cost, wait, workgroups, ranks)
     tiling = _tiling(fabric, chosen, cost, workgroups, **changes)
     return ChannelRing(name, bytes_, ranks, tiling, element_bytes=1 if dtype == "int8" else 2)
 
 
-def _wait_for_link(fabric: Interconnect, cost: KernelCost, channels: int, ranks: int) -> float:
+def _wait_for_link(fabric: Interconnect, cost: KernelCost, acknowledge: float, channels: int, ranks: int) -> float:
     """Return how long stores of a channel wait on average for those of others on its link [s].
 
     Rings are dealt to the links of a mesh in turn, and all end with the busiest link. Its channels are customers of one
@@ -442,7 +454,7 @@ def _wait_for_link(fabric: Interconnect, cost: KernelCost, channels: int, ranks:
     """
     gpu, links = fabric.gpu, max(round(fabric.width(ranks)), 1)
     served = cost.in_flight / (fabric.link_figure * cost.link)
-    away = gpu.cache.latency + gpu.memory_cache.latency + cost.acknowledge
+    away = gpu.cache.latency + gpu.memory_cache.latency + acknowledge
     queued, response = 0.0, served
     for customers in range(1, -(-channels // links) + 1):
         response = served * (1 + queued)

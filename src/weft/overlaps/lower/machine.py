@@ -55,6 +55,7 @@ def gpu_row(gpu: Gpu, start: float = 0.0, options: RunOptions = SUSTAINED) -> Ta
         y.GPU_LDS: compute.lds_per_cu,
         y.GPU_WORKGROUPS: compute.max_workgroups_per_cu,
         y.GPU_CYCLE: to_fs(1 / hertz),
+        y.GPU_CORUN_CYCLE: to_fs(1 / hertz / gpu.achieved.gemm_corun),
         y.GPU_PORT64: _per_unit(compute.port_bytes_per_clock * hertz),
         y.GPU_LAUNCH: to_fs(compute.launch_latency),
         y.GPU_STRICT: int(gpu.vendor == "nvidia"),
@@ -114,6 +115,9 @@ def gpu_row(gpu: Gpu, start: float = 0.0, options: RunOptions = SUSTAINED) -> Ta
             y.GPU_SIDE_DIRTY: round(1000 * side.dirty_at_start),
             y.GPU_SIDE_LATENCY: max(to_fs(side.latency) - to_fs(cache.latency), 0),
         }
+    if side.capacity and gpu.package.bandwidth:
+        port, share = gpu.package.bandwidth / memory.channels, gpu.package.exchange_efficiency
+        values |= {y.GPU_FABRIC64: _per_unit(port), y.GPU_FABRIC_EXCHANGE64: _per_unit(port * share)}
     return _row(y.GPU_COLUMNS, values)
 
 
@@ -156,7 +160,7 @@ def machine_tables(system: System, ranks: int, options: RunOptions, residents: i
     gang = count_ganged(system.gpu, request_bytes)
     # A queue of a few coarse requests stands for many fine ones; a shorter one would leave banks idle.
     rows[:, y.GPU_QUEUE_BYTES] = np.maximum(rows[:, y.GPU_QUEUE_BYTES] * gang, _QUEUED_REQUESTS * request_bytes)
-    rows[:, y.GPU_SIDE64] //= gang
+    rows[:, [y.GPU_SIDE64, y.GPU_FABRIC64, y.GPU_FABRIC_EXCHANGE64]] //= gang
     rows[:, y.GPU_PATH_SLACK] = rows[:, y.GPU_QUEUE_BYTES] // (memory.burst_bytes * gang) * rows[:, y.GPU_T_BURST]
     partitions, slices = system.gpu.dies, _slices_of(system.gpu, memory.channels // gang)
     rows[:, y.GPU_SLICE64] = rows[:, y.GPU_SLICE64] * slices // _slices_of(system.gpu, memory.channels)

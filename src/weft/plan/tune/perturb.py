@@ -50,6 +50,7 @@ def sharing_values(system: System, dtype: str) -> tuple[Values, ...]:
         Values(("achieved.gemm_issue",), "what each K step costs", GEMM),
         Values(("achieved.gemm_cache",), "how much of its bandwidth the cache reaches"),
         Values(("memory_cache.latency",), "the latency of the memory-side cache"),
+        Values(("package.bandwidth", "package.exchange_efficiency"), "the fabric of the package", any_kind=True),
         Values(("memory_cache.dirty_at_start",), "what earlier work left in the memory-side cache"),
         Values(("memory.read_efficiency",), "the rate of reads"),
         Values(("memory.queue_entries",), "the queues of the memory"),

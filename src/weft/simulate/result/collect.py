@@ -127,10 +127,12 @@ def _per_workgroup(m: Machine, g: int, k: int) -> dict[str, float]:
     resident = max(float((ends - starts).sum()) / max(int(duration), 1), 1e-9)
     wave = np.sort(starts)[: min(len(log), int(m.unit_mask[g, k].sum()))]
     side, cache, link = run[y.RUN_WAIT_SIDE], run[y.RUN_WAIT_CACHE], run[y.RUN_WAIT_LINK]
+    fabric = run[y.RUN_WAIT_FABRIC]
     spent = {
+        "fabric": fabric,
         "cache": cache,
         "memory_cache": side,
-        "memory": run[y.RUN_WAIT_LOAD] - side - cache,
+        "memory": run[y.RUN_WAIT_LOAD] - side - cache - fabric,
         "store": run[y.RUN_WAIT_STORE] - link,
         "link": link,
         "chunk": run[y.RUN_WAIT_COUNTER],

@@ -356,6 +356,7 @@ class Timeline(Answer):
 REASONS = {
     "dispatch": "no compute unit free",
     "cache": "loads from L2",
+    "fabric": "loads that wait in the fabric of the package",
     "memory_cache": "loads from memory-side cache",
     "memory": "loads from DRAM",
     "store": "stores into memory",
