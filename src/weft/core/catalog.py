@@ -484,14 +484,19 @@ _Field = tuple[str, Quantity | None, bool]
 """The dotted path of a field, its rule if it is a number, and whether it is required."""
 
 
-def _fields(model: type[BaseModel], prefix: str = "", needed: bool = True) -> Iterator[_Field]:
-    """All fields of a model, those of its nested parts included."""
+@cache
+def _fields(model: type[BaseModel]) -> tuple[_Field, ...]:
+    """Return all fields of a model, those of its nested parts included."""
+    return tuple(_list_fields(model, "", True))
+
+
+def _list_fields(model: type[BaseModel], prefix: str, needed: bool) -> Iterator[_Field]:
     for name, about in model.model_fields.items():
         path, required = f"{prefix}{name}", needed and about.is_required()
         kinds = (about.annotation, *get_args(about.annotation))  # the second in `Count | None`
         for kind in kinds:
             if isinstance(kind, type) and issubclass(kind, Part) and not issubclass(kind, Sourced | Provenance):
-                yield from _fields(kind, f"{path}.", required)
+                yield from _list_fields(kind, f"{path}.", required)
         rules = (*about.metadata, *(rule for kind in kinds for rule in getattr(kind, "__metadata__", ())))
         yield path, next((rule for rule in rules if isinstance(rule, Quantity)), None), required
 

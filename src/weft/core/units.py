@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from fractions import Fraction
+from functools import lru_cache
 
 from weft.core.errors import InputError, UnitError, join_or, shown
 
@@ -75,6 +76,11 @@ def parse(text: str, dimension: Dimension | str) -> float:
     wanted = Dimension(dimension)
     if not isinstance(text, str):
         raise UnitError(f"{shown(text)} is not a quantity in {wanted}; write it like '{example(wanted)}'")
+    return _parse(text, wanted)
+
+
+@lru_cache(maxsize=1 << 13)
+def _parse(text: str, wanted: Dimension) -> float:
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise UnitError(f"'{text}' is not a quantity in {wanted}; write it like '{example(wanted)}'")
