@@ -65,7 +65,7 @@ def field_lines(owner: Any) -> Iterator[str]:
         said = (
             about.help.replace("{names}", ", ".join(one.choices)) if one.named else about.help.replace(": {names}", "")
         )
-        flag = f"--{one.option.replace('_', '-')}"
+        flag = f"--{one.name.replace('_', '-')}"
         yield f"* `{one.name}` (`{flag}`): {said}" + f" Default: {default}." * bool(default)
     yield ""
 

@@ -9,7 +9,7 @@ import hostile
 import pytest
 
 import weft
-from weft.core.arguments import checked
+from weft.core.arguments import check_arguments
 from weft.core.errors import InputError, WeftError
 
 WRONG = (1, "x", [], None, float("nan"), object(), {}, True, -1, b"x", [[8]], lambda: 1)
@@ -126,7 +126,7 @@ def test_a_plan_without_a_batch_asks_for_one():
 def test_a_context_manager_whose_types_its_module_imports_is_checked():
     """Its outer function is contextlib's, which imports none of them."""
 
-    @checked
+    @check_arguments
     @contextmanager
     def doubling(rule: "Callable[[int], Any]", factors: "Mapping[str, Any]") -> "Iterator[int]":
         yield rule(factors["by"])

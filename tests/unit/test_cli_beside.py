@@ -41,7 +41,7 @@ def test_both_slowdowns_the_makespan_and_the_waits_are_shown_and_written(weft, t
     for words in (
         "slowdown",
         "while both run",
-        "one after the other",
+        "serial",
         "no compute unit free",
         "data from another GPU",
         "RS writes",
@@ -166,7 +166,7 @@ def test_every_strategy_stands_beside_the_others_or_is_left_out_with_a_reason(we
         ([*PARTED, "--split", "100-32"], "has 132 compute units, but a100-sxm-80gb has 108; write 76-32"),
         ([*PARTED, "--split", "108-0"], "each side needs at least one"),
         ([*PARTED, "--split", "0-108"], "each side needs at least one"),
-        ([*PARTED, "--split", "32"], "write the GEMM's compute units and those set apart, like"),
+        ([*PARTED, "--split", "32"], "write the GEMM's compute units and those reserved for the collective, like"),
         (
             [*BESIDE, "--corun", "all_gather:1MiB", "--split", "76-32"],
             "needs an overlap that sets compute units apart",

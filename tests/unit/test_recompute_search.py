@@ -227,8 +227,8 @@ def run(capsys, *arguments):
 def test_command_says_what_to_compute_again(capsys):
     command = ["memory", "gpt-1.7b", "--system", "8xa100", "--tp", "8", "--batch", "8", "--budget"]
     for budget, words in (
-        ("80 GB", "Nothing needs to be computed again"),
-        ("7.7 GB", "again: the peak falls from"),
+        ("80 GB", "No recomputation needed"),
+        ("7.7 GB", "activation: the peak falls from"),
         ("1 GB", "Recomputation alone does not reach 1.0 GB"),
     ):
         status, out, _ = run(capsys, *command, budget)
@@ -236,7 +236,7 @@ def test_command_says_what_to_compute_again(capsys):
         assert words in out
     status, _, problem = run(capsys, *command, "6 GB", "--recompute", "full")
     assert status != 0
-    assert "--recompute says nothing beside --budget" in problem
+    assert "--recompute has no effect with --budget" in problem
 
 
 def test_command_takes_operators_by_name(capsys):

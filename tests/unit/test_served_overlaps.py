@@ -34,7 +34,7 @@ def sub_layer(tokens: int, overlap: str, node: str = NODE) -> tuple[Gemm, Collec
     runs = forward(overlap, node)
     graph = runs._parts(tokens)["dense"]
     gemm, moved = list(pairs(graph))[-1]
-    times = runs._priced("dense", graph).times
+    times = runs._time_graph("dense", graph).times
     return gemm.op, moved.op, times[moved.id][1] - times[gemm.id][0]
 
 

@@ -124,7 +124,8 @@ def test_a_change_of_the_sources_asks_another_question(tmp_path, monkeypatch):
 
 def test_a_task_counts_what_its_module_imports_to_choose_and_nothing_that_shows():
     names = {
-        path.relative_to(sources.PACKAGE).as_posix() for path in sources._reached(sources.PACKAGE / "papers" / "t3.py")
+        path.relative_to(sources.PACKAGE).as_posix()
+        for path in sources._imported_files(sources.PACKAGE / "papers" / "t3.py")
     }
     assert {"papers/t3.py", "papers/headline.py"} <= names
     assert not {name for name in names if name.startswith(("cli/", "view/", "engine/"))}

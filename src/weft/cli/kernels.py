@@ -47,7 +47,7 @@ from weft.hardware import Gpu
 @option(
     "--channels",
     "Channels of the collective where compute units drive it, each one workgroup.  [default: the library's own number; "
-    "one for each compute unit set apart]",
+    "one for each reserved compute unit]",
     int,
     metavar="N",
 )
@@ -75,7 +75,7 @@ def advise(
     store: Store | None,
     options: RunOptions,
 ) -> None:
-    """Say how a GEMM and a collective should share a GPU: which strategy, how many compute units, what gain.
+    """Advise how a GEMM and an independent collective should share a GPU: co-run strategy, reserved CUs, gain.
 
     The machine's slowdown tables are simulated once and cached; then the best candidates are simulated to confirm them.
     """

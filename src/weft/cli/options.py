@@ -78,7 +78,7 @@ against_option = option(
 
 def clock_option(also: Sequence[str] = (), more: str = "") -> Callable[[F], F]:
     """Add --clock, which takes "short", "sustained" and the values in `also`; `more` documents those."""
-    text = f"What compute units run at: the boost clock of a short run, or what a long one holds{more}."
+    text = f"Clock of the compute units: the boost clock of a short run, or the sustained clock of a long one{more}."
     return option("--clock", text, click.Choice(("short", "sustained", *also)), default="sustained")
 
 
@@ -206,7 +206,7 @@ def refuse_given(because: str, *names: str) -> None:
     context = click.get_current_context()
     for one in context.command.params:
         if one.name in names and context.get_parameter_source(one.name) is ParameterSource.COMMANDLINE:
-            raise InputError(f"{one.opts[0]} says nothing {because}; leave it out")
+            raise InputError(f"{one.opts[0]} has no effect {because}; leave it out")
 
 
 def typed_options(options: Mapping[str, Any]) -> dict[str, Any]:

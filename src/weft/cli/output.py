@@ -251,7 +251,7 @@ def _list_traces(answer: Answer) -> Traces:
 
     writers = {"step": view.write_step_trace, "graph step": view.write_graph_trace}
     if answer.kind not in writers:
-        raise InputError("--trace writes one step; leave it out beside --against and --compare-overlaps")
+        raise InputError("--trace writes one step; leave it out with --against and --compare-overlaps")
     return partial(cast("Callable[..., list[Path]]", writers[answer.kind]), answer)
 
 

@@ -116,7 +116,7 @@ def gemm(
 ) -> None:
     """Predict C[M,N] = A[M,K] B[K,N] on one or several GPUs, for one shape or a file of them."""
     if shapes_file is not None and shape is None:
-        stated = partial(refuse_given, "beside a file of which every row states it")
+        stated = partial(refuse_given, "with a file of which every row states it")
         shapes = cases.read_shapes(shapes_file, batch, dtype, stated)
     elif shapes_file is None and shape is not None:
         shapes = cases.as_columns([(*shape, batch, dtype)])
@@ -201,10 +201,10 @@ def collective(
     its last.
     """
     if dma:
-        refuse_given("beside --dma: the library is not asked", "algorithm", "profile", "channels", "compute_units")
+        refuse_given("with --dma: the library is not asked", "algorithm", "profile", "channels", "compute_units")
     custom = profile if profile in libraries("all_reduce") else None
     if custom:
-        refuse_given("beside a server's own all-reduce", "algorithm", "channels", "compute_units", "dma")
+        refuse_given("with a server's own all-reduce", "algorithm", "channels", "compute_units", "dma")
     found = None if profile is None or custom else load_library(profile)
     how: Any = drop_none(algorithm=algorithm, driver=Driver.DMA if dma else None, profile=found, channels=channels)
     how |= drop_none(compute_units=compute_units, library=custom, host="eager" if eager else None)
@@ -408,7 +408,7 @@ def overlap(
     Value("A=1,B=2", lambda text: cases.dimensions(NAMES.read(text))),
 )
 @dtype_option("its tensors")
-@option("--kv-dtype", "Data type of attention's keys and values.  [default: as its other tensors]", metavar="NAME")
+@option("--kv-dtype", "Data type of the KV cache of attention.  [default: as its other tensors]", metavar="NAME")
 @option(
     "--library",
     "Kernels of libraries of inference side by side: trtllm, vllm-fa3, sglang-fa3, ...  [default: a tuned kernel]",

@@ -99,7 +99,7 @@ def replay(
     if experts is None and expert_load is not None:
         raise InputError("--expert-load is that of experts; give --experts, like 256x512x256,top2/8, too")
     if experts is not None:
-        refuse_given("beside --experts", "gemm", "form")
+        refuse_given("with --experts", "gemm", "form")
         graph = routed_graph(experts, tp, expert_load or (), operands)
     elif (form or _form_of(overlap)) == "ag_gemm":
         shared = parallel.share_of("ag_gemm", weft.Gemm(*gemm, operands), tp)

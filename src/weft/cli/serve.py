@@ -124,7 +124,7 @@ def serve(
     if plan:
         if click.get_current_context().params.get("against"):
             raise InputError("--against compares loads on one layout, and --plan searches layouts; ask for two plans")
-        refuse_given("beside --plan, which has its front", "sweep_concurrency")
+        refuse_given("with --plan, which has its front", "sweep_concurrency")
         fix = fields_in(ServingPlan, typed_options(asked))
         with progress_bar("planning") as progress:
             return weft.plan_serving(model, machine, load, limits, fix, options=options, progress=progress)

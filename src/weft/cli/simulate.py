@@ -408,7 +408,8 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
 @option("--gemm", "The GEMM that each GPU computes in a loop.", SHAPE, required=True)
 @option(
     "--corun",
-    "The collective that runs in a loop beside the GEMM, like all_reduce:256MiB, or an execution plan of MSCCL++, "
+    "The collective that runs in a loop concurrently with the GEMM, like all_reduce:256MiB, or an execution plan of "
+    "MSCCL++, "
     "like plan.json:16MiB; SIZE is that of the whole buffer.",
     Value("COLLECTIVE:SIZE|FILE:SIZE", _plan_or_collective),
     required=True,
@@ -428,7 +429,7 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
 @option(
     "--split",
     "Compute units of the GEMM and those reserved for the collective, for strategies that partition them, like "
-    "272-32.  [default: as many as hold the collective's channels at once, or 8 beside DMA engines]",
+    "272-32.  [default: as many as hold the collective's channels at once, or 8 with DMA engines]",
     SPLIT,
 )
 @option(
@@ -514,7 +515,7 @@ def _strategies(
     chosen = [one for one in found if one.driver in drivers]
     if split is not None and not any(one.partition for one in chosen):
         parting = [one.name for one in STRATEGIES.values() if one.partition]
-        raise InputError(f"--split needs an overlap that sets compute units apart: {join_or(parting)}")
+        raise InputError(f"--split needs an overlap that reserves compute units: {join_or(parting)}")
     on_units: dict[str, Any] = {"channels": channels, "algorithm": None if algorithm == "auto" else algorithm}
     units = None if split is None else apart_of(*split, gpu)
     on_engines: dict[str, Any] = {"copies": copies or DmaCopies()}
@@ -542,7 +543,7 @@ def _strategies(
 def collective(run: _SimulationOptions, plan: tuple[Path, str], dtype: str) -> Shown:
     """Simulate the collective that an execution plan of MSCCL++ carries out on a buffer of SIZE.
 
-    The plan says how many GPUs take part. To run it beside a GEMM, see 'weft simulate corun'.
+    The plan says how many GPUs take part. To run it concurrently with a GEMM, see 'weft simulate corun'.
     """
     file, size = plan
     what = weft.read_collective(file)
@@ -562,7 +563,7 @@ def collective(run: _SimulationOptions, plan: tuple[Path, str], dtype: str) -> S
 @dtype_option("its tensors")
 @_simulation(_FINE)
 def op(run: _SimulationOptions, name: str, shape: tuple[str, ...] | None, dtype: str) -> Shown:
-    """Simulate one operator on one GPU, beside its closed form; 'weft predict ops' lists the operators."""
+    """Simulate one operator on one GPU, and compare its closed form; 'weft predict ops' lists the operators."""
     work = operator(name, dtype, **dimensions(shape or ()))
     return _program(run, Graph((Node(work, name),), title=str(work)))
 
@@ -580,7 +581,7 @@ def graph(run: _SimulationOptions, file: Path) -> Shown:
 
 
 def _program(run: _SimulationOptions, work: Graph) -> Shown:
-    """Simulate a program on one GPU, and set it beside its closed form."""
+    """Simulate a program on one GPU, and compare its closed form."""
     from weft.view.program import ProgramReport
 
     machine = run.system()

@@ -98,7 +98,7 @@ def run(outputs: Outputs, /, file: Path, no_cache: bool, shard: tuple[int, int] 
     A combination that does not work is a row with the reason. What has been run before is not run again.
     """
     if stated["dask"] is not None:
-        refuse_given("beside --dask, whose workers run everything", "jobs")
+        refuse_given("with --dask, whose workers run everything", "jobs")
     with progress_bar("sweep") as progress:
         answer = weft.sweep_file(file, shard=shard or (1, 1), cache=not no_cache, progress=progress, **stated)
     _show(outputs, answer, stated["out"])

@@ -185,7 +185,7 @@ def step(
     define: Mapping[str, str] | None = None,
     **stated: Any,
 ) -> Answer:
-    """Time a training step of MODEL: how long it takes, what is exposed, what fits, where the time goes.
+    """Time a training step of MODEL: step time, MFU, exposed communication, peak memory, and where the time goes.
 
     MODEL is a name of 'weft models list', or a file: also a captured graph, which is timed on a rank of
     the system, with its collectives.
@@ -194,7 +194,7 @@ def step(
     if launch is None and (arguments or define):
         raise InputError("words behind -- and --define are those of a script; name it, like --launch pretrain.sh")
     if launch is not None:
-        refuse_given("beside --launch; change the file", "compare_overlaps")
+        refuse_given("with --launch; change the file", "compare_overlaps")
         changed = against_options(stated)
         kept = {name: value for name, value in typed_options(stated).items() if name not in changed}
         started = weft.read_launch(launch, system=machine, arguments=arguments, define=define)
@@ -202,10 +202,10 @@ def step(
     if model is None:
         raise InputError("name a model, like llama-3-8b, or the file that starts the run: --launch pretrain.sh")
     if (graph := graph_in(model)) is not None:
-        refuse_given("beside a captured graph, which is timed as it is", *stated, "compare_overlaps")
+        refuse_given("with a captured graph, which is timed as it is", *stated, "compare_overlaps")
         return weft.step(graph, machine, options=options)
     if compare_overlaps:
-        refuse_given("beside --compare-overlaps, which times in closed form", "fidelity", "measured")
+        refuse_given("with --compare-overlaps, which times in closed form", "fidelity", "measured")
         for closed in ("fidelity", "measured"):
             stated.pop(closed, None)
         return weft.step_overlaps(model, machine, options=options, **stated)
@@ -223,10 +223,10 @@ def step(
 @shows("memory.json", out="Write report.html with the pictures, and memory.json, to this folder.")
 @on_machine
 def memory(model: str, machine: System, budget: str | None = None, **stated: Any) -> Answer:
-    """Say whether a training step of MODEL fits, who holds the memory, and what would make it fit."""
+    """Compute the peak memory of a training step of MODEL: whether it fits, what holds it, what would fit."""
     if budget is None:
         return weft.memory(model, machine, **stated)
-    refuse_given("beside --budget, which finds it", "recompute")
+    refuse_given("with --budget, which finds it", "recompute")
     return weft.recompute(model, machine, budget, **stated)
 
 

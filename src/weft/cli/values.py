@@ -102,7 +102,9 @@ def split(text: str) -> tuple[int, int]:
     """Parse the compute units of GEMM and collective in "72-8"; InputError for anything else."""
     gemm, _, apart = (part.strip() for part in text.partition("-"))
     if not (gemm.isdecimal() and apart.isdecimal()):
-        raise InputError(f"'{text}' is no split; write the GEMM's compute units and those set apart, like 72-8")
+        raise InputError(
+            f"'{text}' is no split; write the GEMM's compute units and those reserved for the collective, like 72-8"
+        )
     return int(gemm), int(apart)
 
 

@@ -86,7 +86,7 @@ class RunOptions:
     """
 
     clock: Clock = declared(
-        "sustained", "What compute units run at: the boost clock of a short run, or what a long one holds."
+        "sustained", "Clock of the compute units: the boost clock of a short run, or the sustained clock of a long one."
     )
     request_bytes: int | None = declared(
         None, "Size of a memory request: 64 is exact, larger ones are faster.", default="as suits the graph and the GPU"

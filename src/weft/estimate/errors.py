@@ -281,7 +281,7 @@ def joined_error(method: str, seconds: float, *, seen: bool) -> Error:
         return Error(worst, f"{method}: no public row, {worst:.1%}, the largest error of any other method")
     classes = CARRIED["joined"][method][column]
     value, rows, machines = (classes[place] or max(filter(None, classes), key=lambda found: found[0]))[:3]
-    how = "in sight of the software costs" if seen else "left out of the software costs"
+    how = "in-sample of the software costs" if seen else "held out of the software costs"
     thin = _thin(rows, machines, "system")
     return Error(value, f"{method} {words}: off by {value:.1%}, the mean of pairs on systems {how}{thin}")
 

@@ -26,14 +26,14 @@ _RUNNING: looks.Looks = {"GEMM only": looks.BLUE, "both": looks.DARK, "collectiv
 def option_table(advice: Advice) -> Table:
     """Every way to share, the best first: forecast of the tables, simulation, and gain."""
     columns = [
-        text("way", "way to share"), number("apart", f"{advice.gpu.units_word} apart"), number("channels"),
+        text("way", "strategy"), number("apart", f"reserved {advice.gpu.units_word}"), number("channels"),
         microseconds("expected", "expected", 0), microseconds("simulated", "simulated", 0),
         times_faster("speedup", "speedup", "{:.2f}×"),
         number("share_of_ideal", "of the ideal", format_=percent), microseconds("gemm_end", "GEMM ends", 0),
         microseconds("collective_end", "collective ends", 0),
     ]  # fmt: skip
     title = (
-        f"GEMM {advice.gemm} beside {advice.collective.name} of {format_bytes(advice.collective.bytes, 4)} "
+        f"GEMM {advice.gemm} concurrent with {advice.collective.name} of {format_bytes(advice.collective.bytes, 4)} "
         f"on each of {advice.tables.ranks} x {advice.gpu.name}"
     )
     return Table(columns, [_option(advice, one) for one in advice.ranked], title)
@@ -56,15 +56,15 @@ def knob_table(advice: Advice) -> Table:
 
 def doubt_table(advice: Advice) -> Table:
     """The range of the best way's speedup under each uncertainty."""
-    columns = [text("why", "reason to doubt"), *(times_faster(end, end, "{:.2f}×") for end in ("low", "high"))]
-    return Table(columns, [(one.why, one.low, one.high) for one in advice.felt], "How sure that is")
+    columns = [text("why", "uncertainty"), *(times_faster(end, end, "{:.2f}×") for end in ("low", "high"))]
+    return Table(columns, [(one.why, one.low, one.high) for one in advice.felt], "Uncertainty of the speedup")
 
 
 def ways_to_share(advice: Advice) -> Figure:
     """When only the GEMM, both, or only the collective ran under every way that was simulated."""
     alone = advice.alone
     shorter = min(alone.gemm_s, alone.collective_s)
-    ways = [("one after the other", (alone.gemm_s, 0.0, 0.0, alone.collective_s))]
+    ways = [("serial", (alone.gemm_s, 0.0, 0.0, alone.collective_s))]
     ways += [(advice.name_of(one), _stretches(one)) for one in sorted(advice.simulated, key=advice.speedup_of)]
     ways.append(("ideal", (0.0, shorter, alone.gemm_s - shorter, alone.collective_s - shorter)))
     kinds = ("GEMM only", "both", "GEMM only", "collective only")
@@ -106,7 +106,7 @@ def gain_against_units(advice: Advice) -> Figure:
             rows.append((way, one.units, advice.speedup_of(one), marks.get(id(one), "")))
     rows.append(("ideal", None, advice.alone.ideal, ""))
     columns = [
-        text("way"), number("units", f"{word} set apart"), number("speedup", "over one after the other", "×", ".2f"),
+        text("way"), number("units", f"reserved {word}"), number("speedup", "speedup over serial", "×", ".2f"),
         text("mark", " "),
     ]  # fmt: skip
     colors = {
@@ -122,9 +122,7 @@ def gain_against_units(advice: Advice) -> Figure:
         series="way",
         mark="mark",
         looks=colors,
-    ).captioned(
-        f"The speedup by the {word} set apart, expected and as simulated. Level lines are ways that set none apart."
-    )
+    ).captioned(f"Speedup by reserved {word}, expected and simulated. Level lines are strategies that reserve none.")
 
 
 def _best_on_units(advice: Advice) -> SharingOption | None:
@@ -161,12 +159,12 @@ def collective_times(advice: Advice) -> Figure:
 
 def _take(advice: Advice) -> str:
     if advice.speedup < 1:
-        return f"Run one after the other: the best way to share is {1 / advice.speedup - 1:.0%} slower."
+        return f"Run serially: the best co-run strategy is {1 / advice.speedup - 1:.0%} slower."
     others = ", ".join(advice.name_of(one) for one in advice.alike)
     return (
-        f"Take {advice.name_of(advice.best)}: {advice.speedup:.2f}x over one after the other, typically "
+        f"Use {advice.name_of(advice.best)}: {advice.speedup:.2f}x over running serially, typically "
         f"{advice.low:.2f}x to {advice.high:.2f}x; the ideal is {advice.alone.ideal:.2f}x."
-        + (f" As good within {ALIKE:.0%}: {others}." if others else "")
+        + (f" Within {ALIKE:.0%} of it: {others}." if others else "")
     )
 
 
@@ -248,7 +246,7 @@ def _without_dma(advice: Advice) -> str:
     other = _best_on_units(advice)
     if other is None:
         return ""
-    instead = f"Without DMA engines take {advice.name_of(other)}: {advice.speedup_of(other):.2f}x."
+    instead = f"Without DMA engines use {advice.name_of(other)}: {advice.speedup_of(other):.2f}x."
     doubts = [d for d in advice.doubts if d.copies and d.low < advice.speedup_of(other)]
     if not doubts:
         return instead
@@ -263,8 +261,8 @@ def _dma_pays(advice: Advice) -> str:
     if best != (advice.pays is not None and advice.collective.bytes >= advice.pays):
         # Simulation contradicts the tables at this size, or the sizes that pay are no interval.
         here = "are" if best else "are not"
-        return f"{alone}; beside this GEMM it depends on the size, and at this one they {here} best."
-    return f"{alone}; beside this GEMM they are the best way {_since(advice.pays, sizes)}."
+        return f"{alone}; concurrent with this GEMM it depends on the size, and at this size they {here} best."
+    return f"{alone}; concurrent with this GEMM they are the best strategy {_since(advice.pays, sizes)}."
 
 
 def _since(size: int | None, sizes: tuple[int, ...]) -> str:
@@ -276,14 +274,14 @@ def _since(size: int | None, sizes: tuple[int, ...]) -> str:
 
 
 class AdviceReport(Report["Advice"]):
-    """How to share a GPU: what to take and to set, every way, and how sure that is."""
+    """Advice on sharing a GPU: the strategy to use, its settings, all strategies, and the uncertainty."""
 
     explained = "concurrency"
 
     def title(self) -> str:
         """The collective, the GEMM and the GPU."""
         moved = self.answer.collective
-        return f"{moved.name} of {format_bytes(moved.bytes, 4)} beside a GEMM on {self.answer.gpu.name}"
+        return f"{moved.name} of {format_bytes(moved.bytes, 4)} concurrent with a GEMM on {self.answer.gpu.name}"
 
     def sentences(self) -> list[str]:
         """The advice in words: what to use, isolated times, accuracy of the tables, and where DMA engines pay."""
@@ -324,8 +322,8 @@ class AdviceReport(Report["Advice"]):
             f"GEMM of {gemm} on each GPU; the collective does not depend on it. Sizes are those of the whole buffer.",
             Section("What to set", [knobs]),
             Section("Why", self.figures()),
-            Section("Every way to share", [expected, ways]),
-            Section("How sure this is", [sure, doubts]),
+            Section("All strategies", [expected, ways]),
+            Section("Uncertainty", [sure, doubts]),
         ]
 
     def gpu(self) -> Gpu:

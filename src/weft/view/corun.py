@@ -65,18 +65,18 @@ class CoRunReport(Report[Comparison]):
     def title(self) -> str:
         """The collective and the GPUs."""
         run = self.first.run
-        return f"GEMM beside {self.first.name}, {run.graph.ranks} GPUs, on {run.gpu.name}"
+        return f"GEMM concurrent with {self.first.name}, {run.graph.ranks} GPUs, on {run.gpu.name}"
 
     def sentences(self) -> list[str]:
         """What is gained, what it costs both, and why more than the ideal is gained."""
         best = self.best
-        why = f" (what lengthened them: {best.causes})" if best.causes else ""
-        gain = f"{best.speedup:.2f} times as fast as one after the other, {percent(best.share_of_ideal)} of the ideal"
-        many = f"Of {len(self.answer)} strategies {self.answer.best} is best:"
-        who = "Side by side they are" if _is_single(self.answer) else many
-        slowed = f"the GEMM takes {best.gemm.slowdown:.2f} and the collective {best.collective.slowdown:.2f} times as"
+        why = f" ({best.causes})" if best.causes else ""
+        gain = f"{best.speedup:.2f}x over running serially, {percent(best.share_of_ideal)} of the ideal"
+        many = f"Best of {len(self.answer)} strategies: {self.answer.best},"
+        who = "Co-run:" if _is_single(self.answer) else many
+        slowed = f"slowdown {best.gemm.slowdown:.2f}x of the GEMM, {best.collective.slowdown:.2f}x of the collective"
         return [
-            f"{who} {gain}; {slowed} long as alone{why}.",
+            f"{who} {gain}; {slowed}{why}.",
             *unchanged_sentence(self.answer),
             *(f"{said}." for said in above_ideal([best])),
         ]
@@ -98,7 +98,7 @@ class CoRunReport(Report[Comparison]):
             *(f"one {first.name} alone {_DRIVERS[driver]}: {time} us" for driver, time in sorted(alone.items())),
             f"one GEMM alone: {us(first.gemm.alone)} us; all in a row: {serial:,.1f} us, ideal: {ideal:,.1f} us",
             *left_out(self.answer),
-            f"least time: {self.answer.best}, {best.speedup:.3f}x over one after the other",
+            f"least time: {self.answer.best}, {best.speedup:.3f}x over serial",
             *above_ideal(one for one in answers if one.run is not best.run),
             effort([*loops.values(), *self.answer]),
             *typical_errors(best),
@@ -184,13 +184,14 @@ def _warnings(answers: Iterable[CoRun]) -> list[str]:
 def _problem(answer: CoRun) -> str:
     run = answer.run
     return (
-        f"GEMM {run.gemm} beside {answer.name} on each of {run.graph.ranks} x {run.gpu.name}{changed_values(run.gpu)}"
+        f"GEMM {run.gemm} concurrent with {answer.name} on each of {run.graph.ranks} x "
+        f"{run.gpu.name}{changed_values(run.gpu)}"
     )
 
 
 def _sharing_words(answer: CoRun) -> str:
     """The driver of the collective with its options, the compute units set apart, and which loop is launched first."""
-    apart = "" if answer.apart is None else f", {answer.apart} compute unit{'s' * (answer.apart != 1)} apart"
+    apart = "" if answer.apart is None else f", {answer.apart} reserved compute unit{'s' * (answer.apart != 1)}"
     options = (f", {name}" if value is True else f", {name} = {value}" for name, value in answer.copies.items())
     return f"{_DRIVERS[answer.driver]}{''.join(options)}{apart}, {answer.first} first"
 
@@ -208,7 +209,7 @@ def _driven(answer: CoRun) -> list[str]:
     if answer.driver is not Driver.DMA:
         return []
     alone = us(answer.library_alone.period(answer.name))
-    return [f"one after the other and ideal: with the collective by compute units, {alone} us alone"]
+    return [f"serial and ideal: with the collective by compute units, {alone} us alone"]
 
 
 def above_ideal(answers: Iterable[CoRun]) -> list[str]:
@@ -247,7 +248,7 @@ def _slower(key: str, head: str) -> Column:
 def loop_table(answer: CoRun) -> Table:
     """Both loops: time per iteration alone and co-running, and available compute units."""
     columns = [
-        text("loop"), number("count"), microseconds("alone", "alone"), microseconds("beside", "beside"),
+        text("loop"), number("count"), microseconds("alone", "alone"), microseconds("concurrent", "concurrent"),
         _slower("slowdown", "slowdown"), _slower("slowdown_both", "while both run"), microseconds("end", "ends at"),
         number("allowed", f"{answer.run.gpu.units_word} it may use"),
     ]  # fmt: skip
@@ -271,7 +272,7 @@ def wait_table(answer: CoRun) -> Table:
         if any(reason in side for side in sides)
     ]
     title = "What a workgroup's place did or waited for in one GEMM, or one collective, wave after wave [µs]"
-    heads = ("GEMM alone", "GEMM beside", "collective alone", "collective beside")
+    heads = ("GEMM alone", "GEMM concurrent", "collective alone", "collective concurrent")
     return Table([text("what"), *(number(f"{key_of(h)}_us", h, format_=",.1f") for h in heads)], rows, title)
 
 
@@ -279,8 +280,8 @@ def whole_table(answer: CoRun) -> Table:
     """Both loops side by side against one after the other."""
     ideal = answer.serial / answer.ideal_speedup
     rows = [
-        ("both, one after the other", answer.serial * 1e6, 1.0, 0.0),
-        ("both, side by side", answer.makespan * 1e6, answer.speedup, answer.share_of_ideal),
+        ("both, serial", answer.serial * 1e6, 1.0, 0.0),
+        ("both, concurrent", answer.makespan * 1e6, answer.speedup, answer.share_of_ideal),
         ("ideal: neither slows the other", ideal * 1e6, answer.ideal_speedup, 1.0),
     ]
     share = number("share_of_ideal", "share of the ideal", format_=percent)
@@ -293,14 +294,14 @@ def traffic_table(answer: CoRun) -> Table:
         (words, *(amount or None for amount in (one, other, one + other, both)))
         for words, (one, other, both) in answer.traffic().items()
     ]
-    heads = ("GEMM alone", "collective alone", "both alone", "side by side")
+    heads = ("GEMM alone", "collective alone", "both alone", "concurrent")
     return Table([text("what"), *(number(f"{key_of(h)}_mb", h, format_=",.2f") for h in heads)], rows, _PASSED)
 
 
 def strategy_table(answers: Sequence[CoRun]) -> Table:
     """A row per strategy: slowdowns, makespan, share of the ideal, main causes."""
     first = answers[0]
-    apart = number("apart", f"{first.run.gpu.units_word} apart")
+    apart = number("apart", f"reserved {first.run.gpu.units_word}")
     columns = [
         text("overlap"), text("first"), apart, _slower("gemm_slowdown", "GEMM slowdown"),
         _slower("collective_slowdown", "collective slowdown"), microseconds("both", "both"),
@@ -347,7 +348,7 @@ def stream_waits(answer: CoRun) -> Figure:
     rows = [
         (f"{name}, {how}", REASONS[reason], spent * 1e6)
         for name, loop in ((GEMM, answer.gemm), (answer.name, answer.collective))
-        for how, waits in (("alone", loop.waits_alone), ("beside", loop.waits))
+        for how, waits in (("alone", loop.waits_alone), ("concurrent", loop.waits))
         for reason, spent in waits.items()
         if spent > 1e-3 * sum(waits.values())
     ]
@@ -371,13 +372,13 @@ def strategies(found: Comparison) -> Figure:
             rows.append((answer.run.overlap, side, loop.end * 1e6, said if loop.end == answer.makespan else ""))
     columns = [text("overlap"), text("side", "what"), microseconds("end", "ended"), text("said", " ")]
     ideal = ("ideal: neither slows the other", one.serial / one.ideal_speedup * 1e6)
-    lines = Table([text("line"), microseconds("end", "time")], [("one after the other", one.serial * 1e6), ideal])
+    lines = Table([text("line"), microseconds("end", "time")], [("serial", one.serial * 1e6), ideal])
     return bars(
-        f"{one.gemm.count} × GEMM beside {one.collective.count} × {one.name}", Table(columns, rows),
+        f"{one.gemm.count} × GEMM concurrent with {one.collective.count} × {one.name}", Table(columns, rows),
         lane=Lane("overlap", "side"), end="end_us", color=Color("side", SIDES),
         over=[Label("said"), Lines(lines, "end_us", "line")],
     ).captioned(
         "When the GEMMs and the collectives had ended under each strategy, with the speedup and, in brackets, its "
-        "share of the ideal. Dashed: the ideal, in which neither slows the other, and one after the other, the "
+        "share of the ideal. Dashed: the ideal, in which neither slows the other, and serial, the "
         "collective on compute units."
     )  # fmt: skip

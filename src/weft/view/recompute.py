@@ -25,10 +25,10 @@ def verdict(answer: Recomputation) -> str:
             "shard more (--zero), cut more (--tp, --pp), or offload."
         )
     if best is base:
-        return f"Nothing needs to be computed again: the peak is {base.peak / 1e9:.1f} GB of {room}."
+        return f"No recomputation needed: the peak is {base.peak / 1e9:.1f} GB of {room}."
     full = next(one for one in answer.named if one.recompute == "full")
     return (
-        f"Compute {best.words} again: the peak falls from {base.peak / 1e9:.1f} to {best.peak / 1e9:.1f} GB of {room}, "
+        f"Recompute {best.words}: the peak falls from {base.peak / 1e9:.1f} to {best.peak / 1e9:.1f} GB of {room}, "
         f"and the step takes {_more(best, base)}; full recomputation takes {_more(full, base)}."
     )
 
@@ -59,11 +59,11 @@ class RecomputationReport(SystemReport["Recomputation"]):
             for one in (*answer.named, *answer.policies)
         ]  # fmt: skip
         columns = [
-            number("saved_gb", "kept", "GB", ",.2f"), number("peak_gb", "peak", "GB", ",.1f"),
+            number("saved_gb", "saved", "GB", ",.2f"), number("peak_gb", "peak", "GB", ",.1f"),
             number("step_s", "step", "s", ",.3f"), number("added", "added time", format_="+.1%"), text("fits"),
-            text("recompute", "computed again", prose=True),
+            text("recompute", "recomputed", prose=True),
         ]  # fmt: skip
-        return Table(columns, rows, f"What to compute again for a peak of {answer.budget / 1e9:.1f} GB")
+        return Table(columns, rows, f"Recomputation for a peak of {answer.budget / 1e9:.1f} GB")
 
     def figure(self) -> Figure:
         """Peak over step time: the sets of operators, and the policies of frameworks."""
@@ -72,7 +72,7 @@ class RecomputationReport(SystemReport["Recomputation"]):
         best = next((one for one in chosen if one.peak <= answer.budget), None)
         columns = [
             number("step_s", "step", "s", ",.3f"), number("peak_gb", "peak", "GB", ",.1f"), text("kind", " "),
-            text("recompute", "computed again"), text("mark", " "),
+            text("recompute", "recomputed"), text("mark", " "),
         ]  # fmt: skip
         sets, named = (
             Table(
@@ -82,7 +82,7 @@ class RecomputationReport(SystemReport["Recomputation"]):
             for kind, listed in (("operators chosen", chosen), ("policies of frameworks", answer.named))
         )
         figure = curves(
-            "What does memory cost in time?", sets, x="step_s", y=Axis("peak_gb", zero=False),
+            "Peak memory against step time", sets, x="step_s", y=Axis("peak_gb", zero=False),
             color=Color("kind", {"operators chosen": looks.BLUE}),
             over=[Dots(named), Level(answer.budget / 1e9), Words("mark")],
         )  # fmt: skip

@@ -422,7 +422,7 @@ def _hidden_words(run: Timeline) -> str:
     found = phases(run)
     if routing_of(run.graph) is not None and (beside := sum(run.durations.values()) - run.seconds) > run.seconds * 1e-6:
         share = beside / (run.duration("dispatch") + run.duration("combine"))
-        return f"{min(share, 1):.0%} of the exchanges' time lies beside the experts' GEMMs"
+        return f"{min(share, 1):.0%} of MoE dispatch and combine is hidden behind the experts' GEMMs"
     if any(isinstance(node.choice.kernel, RemoteLoads) for node in run.graph):
         return "whose tiles load the rows of other GPUs as they need them"
     gemms = [found[node.name] for node in run.graph.gemms if node.name in found]
@@ -435,7 +435,7 @@ def _hidden_words(run: Timeline) -> str:
     (begin, end), (start, over) = ((min(map(min, each)), max(map(max, each))) for each in (gemms, moves))
     hidden = max(0.0, min(end, over) - max(begin, start)) / max(over - start, 1e-12)
     if hidden > 0:
-        return f"{hidden:.0%} of the {moved.replace('_', '-')} runs beside the GEMM"
+        return f"{hidden:.0%} of the {moved.replace('_', '-')} is hidden behind the GEMM"
     return "communication waits for the GEMM" if start >= end else "the GEMM waits for communication"
 
 

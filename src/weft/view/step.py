@@ -158,7 +158,9 @@ class GraphStepReport(Report["GraphStep"]):
             f"{answer.flops / (answer.seconds or 1.0) / 1e12:,.1f} TFLOP/s; {fits} {held} of the GPU at their peak."
         )
         beside, exposed = answer.exposed + answer.hidden, answer.exposed * 1e3
-        waits = f"Streams beside computing run for {beside * 1e3:,.2f} ms, and {exposed:,.2f} ms of it is exposed."
+        waits = (
+            f"Streams concurrent with compute run for {beside * 1e3:,.2f} ms, and {exposed:,.2f} ms of it is exposed."
+        )
         by_bytes = f"{percent(answer.by_bytes)} of the time is in operators that are timed by their bytes alone."
         return [lead, *([waits] if beside else []), by_bytes]
 
@@ -483,7 +485,7 @@ def memory_table(answer: Inference) -> Table:
     """What each GPU holds."""
     rows = [
         ("weights", answer.weights / 1e9),
-        ("keys and values", (answer.cache + answer.chunk_cache) / 1e9),
+        ("KV cache", (answer.cache + answer.chunk_cache) / 1e9),
         ("memory of the GPU", answer.capacity / 1e9),
     ]
     return Table([text("what", "each GPU"), number("size_gb", "size", "GB", ",.2f")], rows, "Memory")

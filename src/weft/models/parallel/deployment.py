@@ -41,16 +41,17 @@ class Deployment(Options, Record):
     Raises UnknownNameError for an unknown field or name, InputError for a value of another type or out of its range.
     """
 
-    tp: int = declared(1, "GPUs that share every layer.")
-    pp: int = declared(1, "Pipeline stages.")
-    ep: int = declared(1, "GPUs that share the experts.")
-    dtype: str | None = declared(None, "Data type of the layers' products.")
+    tp: int = declared(1, "Tensor parallelism: GPUs that share every layer.")
+    pp: int = declared(1, "Pipeline parallelism: stages.")
+    ep: int = declared(1, "Expert parallelism: GPUs that share the experts of an MoE layer.")
+    dtype: str | None = declared(None, "Data type of the layers' GEMMs.")
     dispatcher: str = declared(
-        "", "Library that brings tokens to their experts: {names}.", default="as the framework", example="hybridep"
+        "", "Library of MoE dispatch and combine: {names}.", default="as the framework", example="hybridep"
     )
     expert_load: Loads | None = declared(
         None,
-        "Tokens by expert: even, power:0.6 (the expert at place p has p to the power -0.6) or a number for each, "
+        "Expert load distribution: even, power:0.6 (the expert of rank p gets p to the power -0.6), or a number for "
+        "each, "
         "like 3,2,2,1.",
         default="as the framework",
     )

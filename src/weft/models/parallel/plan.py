@@ -117,39 +117,47 @@ class TrainingPlan(Deployment):
     32
     """
 
-    dp: int = declared(1, "Replicas that share the batch.", default="the GPUs that are left")
-    cp: int = declared(1, "GPUs that share every sequence.")
-    batch: int = declared(1, "Sequences of a step.", default="four micro-batches for each stage of each pipeline")
-    micro_batch: int = declared(1, "Sequences that pass a stage together.")
+    dp: int = declared(1, "Data parallelism: replicas that share the batch.", default="the GPUs that are left")
+    cp: int = declared(1, "Context parallelism: GPUs that share every sequence.")
+    batch: int = declared(
+        1, "Global batch: sequences of a step.", default="four micro-batches for each stage of each pipeline"
+    )
+    micro_batch: int = declared(1, "Sequences of a micro-batch.")
     sequence: int = declared(2048, "Tokens of each sequence.", default="the model's context")
-    sp: bool = declared(False, "Share the tokens between the GEMMs of --tp, too.", default="with --tp")
+    sp: bool = declared(
+        False, "Sequence parallelism: shard the tokens between the GEMMs of --tp, too.", default="with --tp"
+    )
     zero: int = declared(
         0,
-        "Shard over replicas: optimizer states (1), gradients (2), weights (3, FSDP).",
+        "ZeRO stage: shard over replicas optimizer states (1), gradients (2), weights (3, FSDP).",
         least=0,
         most=3,
         example=1,
         default="as the framework",
     )
-    shard: int | None = declared(None, "Replicas among which --zero shards: a divisor of theirs.", default="all")
-    context: Context = declared(
-        "ring", "How attention sees the keys of --cp: ring, all_gather or all_to_all.", noun="context parallelism"
+    shard: int | None = declared(
+        None, "Replicas of a sharding group of --zero (hybrid sharding, HSDP): a divisor of theirs.", default="all"
     )
-    schedule: str = declared("1f1b", "Order of the pipeline: {names}; interleaved:5 has 5 chunks a stage.")
+    context: Context = declared(
+        "ring",
+        "Communication of --cp (Megatron Core: --cp-comm-type): ring, all_gather or all_to_all.",
+        noun="context parallelism",
+    )
+    schedule: str = declared("1f1b", "Pipeline schedule: {names}; interleaved:5 has 5 virtual stages per GPU.")
     layers: tuple[int, ...] = declared(
         (), "Layers of each stage, such as 4,4,4,3.", default="equal, or less where most is computed"
     )
     recompute: Recompute | tuple[str, ...] = declared(
         "none",
-        "What the backward pass computes again: {names}, or operators of a layer, such as norm1,activation.",
+        "Activation checkpointing (recomputation): {names}, or operators of a layer, such as norm1,activation.",
     )
-    offload: Offload = declared("none", "What the memory of the host holds.")
-    dtype: str = declared("bf16", "Data type of all that no recipe of --precision gives fewer bits: bf16, fp16, fp32.")
-    precision: str = declared("", "Recipe of training: {names}.", default="16 bits, as --dtype")
+    offload: Offload = declared("none", "CPU offload of activations or optimizer states.")
+    dtype: str = declared("bf16", "Data type, but for tensors to which --precision gives fewer bits: bf16, fp16, fp32.")
+    precision: str = declared("", "Training recipe of low precision: {names}.", default="16 bits, as --dtype")
     expert_load: Loads = redeclared(Deployment, "expert_load", (), default="even")
     cuda_graph_impl: CudaGraphImpl | None = declared(
         None,
-        "What CUDA graphs hold, whose kernels the host launches at once.",
+        "Scope of CUDA graphs.",
         default="as the framework",
         noun="implementation of CUDA graphs",
     )
@@ -158,12 +166,12 @@ class TrainingPlan(Deployment):
     )
     overlap_moe_expert_parallel_comm: bool | None = declared(
         None,
-        "Let a micro-batch's MoE dispatch and combine run beside another one's passes.",
+        "Hide MoE dispatch and combine of a micro-batch behind the compute of another one.",
         default="as the framework",
     )
     delay_wgrad_compute: bool | None = declared(
         None,
-        "Compute gradients of weights after those of inputs, beside MoE dispatch and combine.",
+        "Delay weight gradients, to hide MoE dispatch and combine behind them.",
         default="as the framework",
     )
     loss_chunks: int = declared(

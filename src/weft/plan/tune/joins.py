@@ -93,7 +93,11 @@ class Joins:
             "unlikely": f"Overlap is unlikely to pay: the best way, {best.method}, is",
             "no": f"Do not overlap: the best way, {best.method}, is",
         }[best.pays]
-        where = "in sight of these costs" if self.seen else "not in sight of these costs: errors with a system left out"
+        where = (
+            "in-sample: these costs were fitted on it"
+            if self.seen
+            else "held out: errors of systems left out of the fit"
+        )
         rest = "".join(f" {way.method}: {way.pays}, {way.speedup:.2f}x." for way in others if way != best)
         return (
             f"{said} {best.speedup:.2f}x the speed of the sequence, typically {best.low:.2f}x to {best.high:.2f}x "

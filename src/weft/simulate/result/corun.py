@@ -343,8 +343,7 @@ class CoRun:
         together, serial = format_time(self.makespan, digits=4), format_time(self.serial, digits=4)
         moved = format_bytes(self.run.total_bytes, digits=4)
         return (
-            f"{loops}; together {together} instead of {serial} one after the other, "
-            f"{moved} of DRAM traffic on {self.run.gpu.name}"
+            f"{loops}; together {together} instead of {serial} serially, {moved} of DRAM traffic on {self.run.gpu.name}"
         )
 
 
