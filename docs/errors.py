@@ -57,7 +57,7 @@ SEEN = """
 ## Seen and left out
 
 GEMM and collective [joined by software](joined.md): mean error, and share of right signs of win or loss. *As shipped*,
-the rows were in sight of the software costs; then every system, or every method, is left out of their fit. GEMMs and
+the rows were in-sample for the software costs; then every system, or every method, is left out of their fit. GEMMs and
 collectives alone: the lines *leave one out* above.
 """
 CARRIED = """

@@ -91,7 +91,7 @@ def test_a_sweep_refuses_a_value_by_its_key():
             ["--rate", "4", "--num-speculative-tokens=4", "--acceptance-rate=0.5", "--max-num-batched-tokens=3"],
             "give max_num_batched_tokens 5 or more",
         ),
-        (["--rate", "4", "--attainment", "0.9"], "attainment is the share of good answers of a plan"),
+        (["--rate", "4", "--attainment", "0.9"], "attainment is the SLO attainment that a plan must reach"),
     ],
 )
 def test_a_bad_load_is_refused_in_a_sentence(arguments, words, capsys):

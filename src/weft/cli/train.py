@@ -217,7 +217,7 @@ def step(
 @plan_options
 @option(
     "--budget",
-    'Find what to compute again, operator by operator, so that no GPU needs more than this, such as "60 GB".',
+    'Find which operators to recompute so that no GPU needs more than this, such as "60 GB".',
     metavar="SIZE",
 )
 @shows("memory.json", out="Write report.html with the pictures, and memory.json, to this folder.")

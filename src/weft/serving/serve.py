@@ -94,8 +94,8 @@ def serve(
     check_type("limits", limits, Limits, "give weft.Limits(...)")
     if limits.attainment is not None:
         raise InputError(
-            "attainment is the share of good answers of a plan; ask for a plan (weft.plan_serving, --plan), or leave "
-            "it out"
+            "attainment is the SLO attainment that a plan must reach; ask for a plan (weft.plan_serving, --plan), or "
+            "leave it out"
         )
     asked = ready(found, where, plan, load, limits, sweep_concurrency=sweep_concurrency, options=options)
     return asked.answer(progress, resumes=True)

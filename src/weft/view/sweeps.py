@@ -24,11 +24,11 @@ _SHOWN = {
     "tokens_per_s_per_gpu": (number("tokens_per_s_per_gpu", "tokens/s per GPU", format_=",.0f"), 1),
     "peak_bytes": (number("peak_gb", "peak memory", "GB", ".1f"), 1e-9),
     "fits": (text("fits"), 1),
-    "requests_per_s": (number("requests_per_s", "requests/s", format_=".3g"), 1),
-    "output_tokens_per_s_per_gpu": (number("out_per_gpu", "tokens/s out per GPU", format_=",.0f"), 1),
-    "ttft_s.p50": (number("ttft_ms", "first token p50", "ms", ",.1f"), 1e3),
-    "tpot_s.p50": (number("tpot_ms", "further token p50", "ms", ",.1f"), 1e3),
-    "goodput": (number("goodput", "good/s", format_=".3g"), 1),
+    "requests_per_s": (number("requests_per_s", "req/s", format_=".3g"), 1),
+    "output_tokens_per_s_per_gpu": (number("out_per_gpu", "output tokens/s per GPU", format_=",.0f"), 1),
+    "ttft_s.p50": (number("ttft_ms", "TTFT, p50", "ms", ",.1f"), 1e3),
+    "tpot_s.p50": (number("tpot_ms", "TPOT, p50", "ms", ",.1f"), 1e3),
+    "goodput": (number("goodput", "goodput", "req/s", ".3g"), 1),
 }
 """Figures beside the time: their columns, and the factor to the column's unit."""
 _NAMED = ("gpu", "system", "model", "overlap", "sharing", "gemm", "work")
