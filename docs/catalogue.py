@@ -14,7 +14,7 @@ from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
 from weft import hardware
-from weft.core.fields import described
+from weft.core.fields import describe_fields
 from weft.hardware import Provenance
 from weft.models import load_model, model_names
 
@@ -59,7 +59,7 @@ def add_fields(app: Any, what: str, name: str, owner: Any, options: Any, lines: 
 
 def field_lines(owner: Any) -> Iterator[str]:
     """A list of the declared fields of a dataclass: what each means, its default, and its option."""
-    for one in described(owner).values():
+    for one in describe_fields(owner).values():
         about = one.declared
         default = about.default or ("" if one.value is None else f"`{one.value!r}`")
         said = (

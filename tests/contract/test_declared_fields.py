@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.core.fields import described
+from weft.core.fields import describe_fields
 from weft.serving.serve import ready
 from weft.step.forward import Forward
 
@@ -47,6 +47,6 @@ def test_every_field_is_an_option_of_the_command_and_a_key_of_a_sweep(owner):
     from weft.sweep.questions import ServeQuestion
 
     flags = {flag for one in serve.params for flag in one.opts}
-    for one in described(owner).values():
+    for one in describe_fields(owner).values():
         assert f"--{one.name.replace('_', '-')}" in flags
         assert one.name in ServeQuestion.model_fields

@@ -8,7 +8,7 @@ import pytest
 
 import weft
 from weft.core.errors import InputError, UnknownNameError
-from weft.core.fields import described, from_options, stated
+from weft.core.fields import describe_fields, from_options, stated_fields
 from weft.serving.cluster import ROUTERS
 from weft.step.serving_plan import ServingPlan
 
@@ -121,7 +121,7 @@ def test_a_pass_is_decided_by_the_fields_that_are_no_rules_of_a_server():
 
 def test_options_have_the_names_that_fields_declare():
     plan = from_options(ServingPlan, {"max_num_batched_tokens": 512, "prefill_replicas": 1, "tp": None, "elsewhere": 3})
-    assert stated(plan) == {"max_num_batched_tokens": 512, "prefill_replicas": 1}
+    assert stated_fields(plan) == {"max_num_batched_tokens": 512, "prefill_replicas": 1}
     load = from_options(weft.Load, {"rate": 4, "input_len": [8, 9], "shared_prefix": 4})
     assert (load.input_len, load.shared_prefix) == ((8, 9), 4)
 
@@ -129,8 +129,8 @@ def test_options_have_the_names_that_fields_declare():
 def test_every_field_says_what_it_means_and_every_name_is_known():
     for owner in (weft.ServingPlan, weft.Load, weft.Limits):
         names = {one.name for one in dataclasses.fields(owner)}
-        assert names == described(owner).keys()
-    assert set(described(ServingPlan)["router"].choices) == set(ROUTERS)
+        assert names == describe_fields(owner).keys()
+    assert set(describe_fields(ServingPlan)["router"].choices) == set(ROUTERS)
 
 
 def test_training_and_serving_share_the_fields_of_a_deployment():

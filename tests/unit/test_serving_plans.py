@@ -16,7 +16,7 @@ from shown import check_shown
 import weft
 from weft.cli.main import weft as cli
 from weft.core.errors import InputError, UnknownNameError
-from weft.core.fields import stated
+from weft.core.fields import stated_fields
 from weft.models import load_model
 from weft.plan.launch import ENGINES
 from weft.plan.launch import launch as launch_of
@@ -74,7 +74,7 @@ def test_stages_drafts_and_halves_are_served_as_serve_does(model, system, more):
     found = plan_with(model, system, **asked)
     assert found.tried
     for one in found.tried:
-        again = serve_with(model, system, **asked | stated(one.plan))
+        again = serve_with(model, system, **asked | stated_fields(one.plan))
         assert json.dumps(again.to_dict()) == json.dumps(one.serving.to_dict())
         assert one.plan.pp == more.get("pp", 1)
         assert (one.plan.num_speculative_tokens is None) == ("acceptance_rate" not in more)
@@ -107,7 +107,7 @@ def test_the_best_layout_meets_the_limits_for_minutes_whatever_the_draw():
     assert found.load.startswith("3,600 requests")
     assert found.best.serving.completed == 3600
     for seed in (1, 7, 8):
-        served = serve_with(MODEL, "8xh100", **asked, **stated(found.best.plan), requests=3600, seed=seed)
+        served = serve_with(MODEL, "8xh100", **asked, **stated_fields(found.best.plan), requests=3600, seed=seed)
         assert served.slo_attainment >= 0.88
 
 

@@ -11,7 +11,7 @@ from deployments import plan_with, serve_with
 import weft
 from weft.cli.main import weft as cli
 from weft.core.contrast import Contrast
-from weft.core.fields import stated
+from weft.core.fields import stated_fields
 from weft.serving.load import EACH_CLIENT
 from weft.serving.result import LIFETIMES, Served, steady_window
 
@@ -188,7 +188,7 @@ def test_a_plan_states_what_a_long_run_gives():
     load = {"rate": 12, "input_len": 1024, "output_len": 128}
     plan = plan_with(MODEL, "2xh100", **load, tp=1, ttft="1 s", tpot="30 ms")
     best = plan.best
-    long = serve_with(MODEL, "2xh100", **load, **stated(best.plan), requests=10_000)
+    long = serve_with(MODEL, "2xh100", **load, **stated_fields(best.plan), requests=10_000)
     assert best.tokens_per_s_per_gpu == pytest.approx(long.output_tokens_per_s_per_gpu, rel=0.03)
     assert best.tokens_per_s_per_gpu == pytest.approx(12 * 128 / best.gpus, rel=0.05)
     assert best.serving.tpot["mean"] == pytest.approx(long.tpot["mean"], rel=0.03)

@@ -440,7 +440,7 @@ def list_overlaps(place: Any, methods: Sequence[str]) -> tuple[Any, list[Table]]
         check_name("overlap", name, OVERLAPS, listed=True)
     chosen = [OVERLAPS[name] for name in methods or OVERLAPS if place is None or OVERLAPS[name].applies(place)]
     title = "Overlap methods" if place is None else f"Overlap methods of {place}"
-    sentences = [(one.name, one.timed, one.summary) for one in chosen]
+    sentences = [(one.name, one.timed_by, one.summary) for one in chosen]
     uses = [(one.name, one.joins, *map(", ".join, (one.places, one.forms, one.hardware_needs))) for one in chosen]
     tables = [Table(texts(_SENTENCES), sentences, title), Table(texts(_USES), uses, "What they join, and where")]
     return [_entry(one) for one in chosen], tables
@@ -457,7 +457,7 @@ def _entry(one: OverlapMethod) -> dict[str, Any]:
         "joins": one.joins,
         "applies_to": list(one.places),
         "forms": list(one.forms),
-        "timed_by": one.timed,
+        "timed_by": one.timed_by,
         "needs": list(one.hardware_needs),
         "kind": "ideal" if one.parts else "simulated" if one.simulated else "closed form",
         "arbiter": None if one.parts or not one.simulated else one.arbiter.name,

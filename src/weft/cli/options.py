@@ -21,7 +21,7 @@ from weft.cli.values import (
     name_doubtful_values,
 )
 from weft.core.errors import InputError, UnknownNameError
-from weft.core.fields import Described, described
+from weft.core.fields import Described, describe_fields
 from weft.core.options import RunOptions
 from weft.core.units import LARGEST_COUNT
 
@@ -97,7 +97,7 @@ def as_run_options(function: F) -> F:
 
     @functools.wraps(function)
     def call(*args: Any, **values: Any) -> Any:
-        taken = {name: values.pop(name) for name in (*described(RunOptions), "arbiter") if name in values}
+        taken = {name: values.pop(name) for name in (*describe_fields(RunOptions), "arbiter") if name in values}
         options = RunOptions(**drop_none(**taken))
         click.get_current_context().ensure_object(Outputs).state = _STATES.get(options.clock, "")
         return function(*args, options=options, **values)
@@ -232,7 +232,7 @@ def field_options(owner: type, *names: str, **types: click.ParamType) -> Callabl
 
     `types` replace the type of fields whose text is parsed in its own way, or whose names a shell completes.
     """
-    return together(*(_option(described(owner)[name], types.get(name)) for name in names))
+    return together(*(_option(describe_fields(owner)[name], types.get(name)) for name in names))
 
 
 def fields_in(owner: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:

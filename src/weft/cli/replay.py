@@ -123,7 +123,7 @@ def _system(gpu: Gpu, gpus: int, slow: int | None) -> System:
         return weft.system(gpu, gpus=gpus)
     if slow >= gpus:
         raise InputError(f"--slow is {slow}, but there are GPUs 0 to {gpus - 1}; name one of these")
-    return weft.system(gpu, gpus=gpus).varied({slow: slower(gpu, _SLOWER)})
+    return weft.system(gpu, gpus=gpus).with_variants({slow: slower(gpu, _SLOWER)})
 
 
 def _form_of(overlap: str) -> Form:

@@ -10,7 +10,7 @@ from numbers import Real
 from types import NoneType, UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from weft.core.errors import InputError, is_whole, shown
+from weft.core.errors import InputError, is_whole, show_value
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,7 +60,7 @@ def check_arguments(function: Callable[P, T]) -> Callable[P, T]:
             if error.filename is None:
                 raise
             rule = "give a path that this computer can use"
-            raise InputError(f"{shown(str(error.filename))}: {error.strerror}; {rule}") from None
+            raise InputError(f"{show_value(str(error.filename))}: {error.strerror}; {rule}") from None
 
     return call
 
@@ -106,12 +106,12 @@ def _misfit(name: str, value: Any, kind: Any) -> str | None:
             found = (
                 _misfit(f"{name}[{at!r}]", each, parts[-1 if isinstance(value, Mapping) else 0]) for at, each in pairs
             )
-            return next(filter(None, found), None) or f"{name} is {shown(value)}; it takes {_sentence(kind)}"
+            return next(filter(None, found), None) or f"{name} is {show_value(value)}; it takes {_sentence(kind)}"
     if isinstance(value, type):
         return (
             f"{name} is the class {value.__name__}; it takes {_sentence(kind)}; give an object, like {value.__name__}()"
         )
-    return f"{name} is {shown(value)}; it takes {_sentence(kind)}"
+    return f"{name} is {show_value(value)}; it takes {_sentence(kind)}"
 
 
 def _fits(value: Any, kind: Any) -> bool:

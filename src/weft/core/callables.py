@@ -18,22 +18,22 @@ def make_callable(package: str, module: str, function: str) -> None:
     `help(package)` shows the function's text, with its signature below the first line.
     """
 
-    def called() -> Callable[..., Any]:
+    def call() -> Callable[..., Any]:
         found: Callable[..., Any] = getattr(import_module(module), function)
         return found
 
     class CallablePackage(ModuleType):
         def __call__(self, *args: Any, **named: Any) -> Any:
-            return check_arguments(called())(*args, **named)
+            return check_arguments(call())(*args, **named)
 
         @property
         def __signature__(self) -> Signature:
-            return signature(called())
+            return signature(call())
 
         @property
         def __doc__(self) -> str:  # type: ignore[override]
-            first, _, rest = cleandoc(called().__doc__ or "").partition("\n")
-            return f"{first}\n\n``{function}{signature(called())}``\n{rest}"
+            first, _, rest = cleandoc(call().__doc__ or "").partition("\n")
+            return f"{first}\n\n``{function}{signature(call())}``\n{rest}"
 
     sys.modules[package].__class__ = CallablePackage
 

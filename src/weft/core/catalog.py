@@ -19,7 +19,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_before_validator_function
 
 from weft.core import units
-from weft.core.errors import ConfigError, UnitError, UnknownNameError, check_type, join_or, nearest, shown
+from weft.core.errors import ConfigError, UnitError, UnknownNameError, check_type, join_or, nearest, show_value
 from weft.core.files import parse_toml, read_text
 from weft.core.units import Dimension
 
@@ -54,8 +54,8 @@ class Quantity:
     def parse(self, raw: object) -> float:
         """Parse a value as a user wrote it into a plain number [base unit]; UnitError if a required unit is missing."""
         if isinstance(raw, bool) or not isinstance(raw, str | int | float):
-            raise UnitError(f"{shown(raw)} is not a quantity; write it like '{self.example}'")
-        text = raw if isinstance(raw, str) else shown(raw)
+            raise UnitError(f"{show_value(raw)} is not a quantity; write it like '{self.example}'")
+        text = raw if isinstance(raw, str) else show_value(raw)
         return self.check(units.parse(text, self.dimension), text)
 
     def check(self, value: float, text: str | None = None) -> float:
@@ -87,7 +87,7 @@ class Quantity:
         """Validate what pydantic receives, text with a unit or a plain number [base unit], and return the number."""
         try:
             if isinstance(raw, int | float) and not isinstance(raw, bool):
-                return self.check(raw, shown(raw) if abs(raw) > _WRITTEN else None)
+                return self.check(raw, show_value(raw) if abs(raw) > _WRITTEN else None)
             return self.parse(raw)
         except UnitError as error:
             raise PydanticCustomError("quantity", "{reason}", {"reason": str(error)}) from None
@@ -246,7 +246,7 @@ def check_path(path: object, known: Collection[str]) -> None:
 def unknown_key(path: object, known: Collection[str], file: str | None = None) -> ConfigError:
     """The error for an unknown key; it names the nearest known keys."""
     if not isinstance(path, str):
-        return ConfigError(f"{shown(path)} is no path; give one like '{next(iter(known))}'", file)
+        return ConfigError(f"{show_value(path)} is no path; give one like '{next(iter(known))}'", file)
     inside = [name for name in known if name.startswith(f"{path}.")]
     if inside:
         return ConfigError(f"this is a table; name one of its values, like '{inside[0]}'", file, path)
@@ -329,7 +329,7 @@ def translate_error(error: ValidationError, known: Collection[str], file: str | 
         rule = rule.replace(name, meant)
     if problem["type"] == "value_error":
         rule = "a value of fewer digits" if "digits" in rule else rule.removeprefix("Value error, ")
-    return ConfigError(f"{shown(problem['input'])} cannot be used; it should be {rule}", file, path)
+    return ConfigError(f"{show_value(problem['input'])} cannot be used; it should be {rule}", file, path)
 
 
 def broken_rule(sentence: str) -> PydanticCustomError:
@@ -585,7 +585,9 @@ class Shelf:
         """Remove and return the source that all bare values of the file share; ConfigError if it is no text."""
         source = document.pop("source", "")
         if not isinstance(source, str):
-            raise ConfigError(f"{shown(source)} must be text in quotes, the source of all bare values", label, "source")
+            raise ConfigError(
+                f"{show_value(source)} must be text in quotes, the source of all bare values", label, "source"
+            )
         return source
 
     def _own(self, document: dict[str, Any], label: str) -> dict[str, Any]:

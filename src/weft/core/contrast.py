@@ -40,25 +40,25 @@ class Contrast(Answer):
         return next(iter(self.answers.values()))
 
     @property
-    def changed(self) -> dict[str, Any]:
+    def other_answers(self) -> dict[str, Any]:
         """The other answers by what was changed."""
         return dict(list(self.answers.items())[1:])
 
     @property
-    def overloaded(self) -> bool:
+    def has_overload(self) -> bool:
         """Whether one of the answers is a load above capacity, so that rates are compared and not times."""
         return any(getattr(answer, "overloaded", False) for answer in self.answers.values())
 
     def speedup(self, label: str) -> float:
         """How many times as fast as the first answer another one is; under overload, how many times its rate."""
-        if self.overloaded:
+        if self.has_overload:
             return float(self.answers[label].requests_per_s) / float(self.first.requests_per_s)
         return float(self.first.seconds) / float(self.answers[label].seconds)
 
     @property
     def best(self) -> str:
         """What was changed in the fastest of the other answers; the earliest of equals."""
-        return max(self.changed, key=self.speedup)
+        return max(self.other_answers, key=self.speedup)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -73,7 +73,7 @@ class Contrast(Answer):
                 "times_as_fast": self.speedup(label),
                 **(
                     {"overloaded": answer.overloaded, "requests_per_s": answer.requests_per_s}
-                    if self.overloaded
+                    if self.has_overload
                     else {}
                 ),
                 "parts": {name: float(part) for name, part in answer.parts.items()},

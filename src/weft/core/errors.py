@@ -56,7 +56,7 @@ def join_or(names: Sequence[str]) -> str:
     return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
 
 
-def shown(value: object) -> str:
+def show_value(value: object) -> str:
     """A short text of a value of any type, for messages."""
     if value is None or isinstance(value, str | bytes | int | float):
         try:
@@ -71,7 +71,7 @@ def shown(value: object) -> str:
 def check_type(what: str, value: object, kinds: type | tuple[type, ...], rule: str) -> None:
     """Raise InputError unless a value has one of those types; `rule` says what to pass instead."""
     if not isinstance(value, kinds):
-        raise InputError(f"{what} is {shown(value)}; {rule}")
+        raise InputError(f"{what} is {show_value(value)}; {rule}")
 
 
 def check_name(kind: str, name: object, known: Collection[str], listed: bool = False) -> None:
@@ -89,9 +89,11 @@ def check_whole(what: str, value: object, least: int, example: int) -> None:
     """Raise InputError unless a value is a whole number of at least `least`."""
     number = int(value) if is_whole(value) else least - 1  # type: ignore[call-overload]
     if number < least:
-        raise InputError(f"{what} is {shown(value)}; it must be a whole number of at least {least}, like {example}")
+        raise InputError(
+            f"{what} is {show_value(value)}; it must be a whole number of at least {least}, like {example}"
+        )
     if number > LARGEST_WHOLE:
-        raise InputError(f"{what} is {shown(value)}; it must be at most {LARGEST_WHOLE}")
+        raise InputError(f"{what} is {show_value(value)}; it must be at most {LARGEST_WHOLE}")
 
 
 def reason(error: Exception) -> str:
@@ -122,7 +124,7 @@ class UnknownNameError(InputError):
 
     def __init__(self, kind: str, name: object, known: Iterable[str], listed: bool = False) -> None:
         self.kind = kind
-        self.name = name if isinstance(name, str) else shown(name)  # any object that the caller passed as a name
+        self.name = name if isinstance(name, str) else show_value(name)  # any object that the caller passed as a name
         self.known = tuple(known)
         self.listed = listed
         super().__init__(kind, name, self.known, listed)

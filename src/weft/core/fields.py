@@ -12,7 +12,7 @@ from numbers import Real
 from types import UnionType
 from typing import Any, Literal, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from weft.core.errors import LARGEST_WHOLE, InputError, UnknownNameError, check_name, check_whole, is_whole, shown
+from weft.core.errors import LARGEST_WHOLE, InputError, UnknownNameError, check_name, check_whole, is_whole, show_value
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,7 +44,7 @@ class FieldDeclaration:
     scope: str = ""
 
 
-def declared(value: Any, help: str, **more: Any) -> Any:
+def declare(value: Any, help: str, **more: Any) -> Any:
     """A field of a dataclass with its default, or the class that makes it, and its declaration (`FieldDeclaration`)."""
     metadata = {_KEY: FieldDeclaration(help, **more)}
     return (
@@ -54,11 +54,11 @@ def declared(value: Any, help: str, **more: Any) -> Any:
     )
 
 
-def redeclared(owner: type, name: str, value: Any = MISSING, **changed: Any) -> Any:
+def redeclare(owner: type, name: str, value: Any = MISSING, **changed: Any) -> Any:
     """A field of a subclass as `owner` declares it, with another default, or another part of its declaration."""
     one = next(each for each in fields(owner) if each.name == name)
     about = replace(one.metadata[_KEY], **changed)
-    return declared(one.default if value is MISSING else value, **vars(about))
+    return declare(one.default if value is MISSING else value, **vars(about))
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Described:
     optional: bool = False
 
     @property
-    def named(self) -> bool:
+    def takes_names(self) -> bool:
         """Whether the field takes only names."""
         return bool(self.declared.names) or (len(self.kinds) == 1 and get_origin(self.kinds[0]) is Literal)
 
@@ -83,16 +83,16 @@ class Described:
         if isinstance(names, str):
             module, _, name = names.partition(":")
             return tuple(getattr(import_module(module), name))
-        return names or (get_args(self.kinds[0]) if self.named else ())
+        return names or (get_args(self.kinds[0]) if self.takes_names else ())
 
 
 @cache
-def described(owner: Any) -> dict[str, Described]:
+def describe_fields(owner: Any) -> dict[str, Described]:
     """The declared fields of a dataclass by name, in order."""
-    return {one.name: one for one in _described(owner)}
+    return {one.name: one for one in _describe_each(owner)}
 
 
-def _described(owner: Any) -> Iterator[Described]:
+def _describe_each(owner: Any) -> Iterator[Described]:
     for one in fields(owner):
         if _KEY in one.metadata:
             yield _described_field(owner, one)
@@ -131,11 +131,11 @@ class Options:
 
 def from_options(owner: type[T], values: Mapping[str, Any]) -> T:
     """Return the object of a dataclass of declared fields by its fields' names; others and None are left out."""
-    given = {name: values.get(name) for name in described(cast(Any, owner))}
+    given = {name: values.get(name) for name in describe_fields(cast(Any, owner))}
     return owner(**{name: value for name, value in given.items() if value is not None})
 
 
-def stated(options: Any, *without: str) -> dict[str, Any]:
+def stated_fields(options: Any, *without: str) -> dict[str, Any]:
     """Return the fields of a dataclass's object that differ from their defaults, `without` some."""
     each = ((one, getattr(options, one.name)) for one in fields(options) if one.name not in without)
     return {one.name: value for one, value in each if value != _default(one)}
@@ -181,7 +181,7 @@ def _check_whole(one: Described, value: Any) -> Any:
     if type(value) is not int or not least <= value <= (LARGEST_WHOLE if most is None else most):
         check_whole(one.name, value, least, int(one.declared.example))
         if most is not None and value > most:
-            raise InputError(f"{one.name} is {shown(value)}; it must be at most {most}")
+            raise InputError(f"{one.name} is {show_value(value)}; it must be at most {most}")
         return int(value)  # numpy's integers overflow
     return value
 
@@ -191,7 +191,7 @@ def _check_flag(one: Described, value: Any) -> Any:
         return value
     if type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"):
         return bool(value)
-    raise InputError(f"{one.name} is {shown(value)}; give True or False")
+    raise InputError(f"{one.name} is {show_value(value)}; give True or False")
 
 
 def _check_number(one: Described, value: Any) -> Any:
@@ -202,18 +202,19 @@ def _check_number(one: Described, value: Any) -> Any:
         low, high = bounds
         if isinstance(value, bool) or not (isinstance(value, Real) and low <= float(value) <= high):
             raise InputError(
-                f"{one.name} is {shown(value)}; give a number of {low:g} to {high:g}, such as {one.declared.example:g}"
+                f"{one.name} is {show_value(value)}; give a number of {low:g} to {high:g}, such as "
+                f"{one.declared.example:g}"
             )
         return value
     if isinstance(value, bool) or not (isinstance(value, Real) and 0 <= float(value) < math.inf):
         number = f"number of {one.declared.unit}" if one.declared.unit else "number"
-        raise InputError(f"{one.name} is {shown(value)}; give a finite {number} of at least 0")
+        raise InputError(f"{one.name} is {show_value(value)}; give a finite {number} of at least 0")
     return value
 
 
 def _check_text(one: Described, value: Any) -> Any:
     if not isinstance(value, str):
-        raise InputError(f"{one.name} is {shown(value)}; give a text")
+        raise InputError(f"{one.name} is {show_value(value)}; give a text")
     return value
 
 
@@ -221,13 +222,13 @@ def _check_wholes(one: Described, value: Any) -> Any:
     if type(value) is tuple and set(map(type, value)) <= {int}:
         return value
     if not isinstance(value, tuple | list) or not all(is_whole(each) for each in value):
-        raise InputError(f"{one.name} is {shown(value)}; give a whole number for each, as (4, 4)")
+        raise InputError(f"{one.name} is {show_value(value)}; give a whole number for each, as (4, 4)")
     return tuple(map(int, value))
 
 
 def _check_texts(one: Described, value: Any) -> Any:
     if type(value) is not tuple or not set(map(type, value)) <= {str}:
-        raise InputError(f"{one.name} is {shown(value)}; give a tuple of texts, as ('a', 'b')")
+        raise InputError(f"{one.name} is {show_value(value)}; give a tuple of texts, as ('a', 'b')")
     return value
 
 
@@ -260,7 +261,7 @@ def _rules(owner: Any, sizes: bool) -> list[tuple[str, type | None, _Check, Desc
         one = _described_field(owner, field_)
         kinds = set(one.kinds) - {int} if float in one.kinds else set(one.kinds)
         kind = next(iter(kinds)) if len(kinds) == 1 else None
-        check = _check_choice if one.named else _CHECKS.get(kind)
+        check = _check_choice if one.takes_names else _CHECKS.get(kind)
         if isinstance(kind, type) and issubclass(kind, StrEnum):
             check = _check_member
         passes = kind if check in (_check_text, _check_flag, _check_member) else None

@@ -31,7 +31,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, Self, TextIO
 
-from weft.core.errors import ConfigError, InputError, OutputError, check_type, shown
+from weft.core.errors import ConfigError, InputError, OutputError, check_type, show_value
 
 LARGEST_FILE = 64 << 20
 """Largest file that is read [bytes], unless its kind has a limit of its own."""
@@ -132,7 +132,7 @@ def _place(path: str | os.PathLike[str]) -> str | None:
     try:
         real = Path(os.path.realpath(path))
     except ValueError:  # a null byte, or half of a character
-        raise InputError(f"{shown(path)} is no path that a file can have; give another one") from None
+        raise InputError(f"{show_value(path)} is no path that a file can have; give another one") from None
     return None if real.exists() and not (real.is_file() or real.is_dir()) else str(real)
 
 

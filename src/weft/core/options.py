@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from weft.core.errors import InputError, is_whole, shown
-from weft.core.fields import check_fields, declared
+from weft.core.errors import InputError, is_whole, show_value
+from weft.core.fields import check_fields, declare
 
 Clock = Literal["short", "sustained", "boost"]
 """Clock of the compute units: that of a short run (boost where power allows), that of a long run at the power limit, or
@@ -85,50 +85,53 @@ class RunOptions:
     for a heat map of banks where the memory has none.
     """
 
-    clock: Clock = declared(
+    clock: Clock = declare(
         "sustained", "Clock of the compute units: the boost clock of a short run, or the sustained clock of a long one."
     )
-    request_bytes: int | None = declared(
+    request_bytes: int | None = declare(
         None, "Size of a memory request: 64 is exact, larger ones are faster.", default="as suits the graph and the GPU"
     )
-    mode: Mode = declared("auto", "Simulate one GPU for all, or each of them.")
-    event_budget: int | None = declared(None, "Most events of a run.", least=0, default="no limit")
+    mode: Mode = declare("auto", "Simulate one GPU for all, or each of them.")
+    event_budget: int | None = declare(None, "Most events of a run.", least=0, default="no limit")
     arbiter: Arbiter | str | None = None
     progress: Callable[[int, int, Callable[[], int]], None] | None = None
-    interference: bool = declared(
+    interference: bool = declare(
         False, "Record what compute and communication cost each other in memory: latencies, queues, who delays whom."
     )
-    memory: Memory = declared(
+    memory: Memory = declare(
         "banks",
         "Detail of the DRAM: banks, rows and refreshes, or only the bandwidth of each channel, which is faster.",
         noun="detail of the memory",
     )
     memory_work: ChannelWork | None = None
-    heatmap: Heatmap | None = declared(
+    heatmap: Heatmap | None = declare(
         None,
         "Record what every memory channel, or every bank, does over time: load, efficiency, row hits, camping index.",
         noun="heat map",
     )
-    hashing: bool = declared(
+    hashing: bool = declare(
         True, "Spread addresses over the channels by a hash, as GPUs do, or plainly one stripe after the other."
     )
-    updates: bool = declared(False, "Record when near-memory updates of each tile reached memory.")
+    updates: bool = declare(False, "Record when near-memory updates of each tile reached memory.")
     workgroup_spread: float = 0.0
-    workgroup_seed: int = declared(0, "Seed of the clocks of workgroups.", least=0)
+    workgroup_seed: int = declare(0, "Seed of the clocks of workgroups.", least=0)
 
     def __post_init__(self) -> None:
         if self.request_bytes is not None and not (is_whole(self.request_bytes) and 0 < self.request_bytes < 2**40):
-            raise InputError(f"request_bytes is {shown(self.request_bytes)}; give a multiple of 64 B, such as 512")
+            raise InputError(f"request_bytes is {show_value(self.request_bytes)}; give a multiple of 64 B, such as 512")
         spread: object = self.workgroup_spread
         if isinstance(spread, bool) or not isinstance(spread, int | float) or not 0 <= spread <= MOST_SPREAD:
             raise InputError(
-                f"workgroup_spread is {shown(self.workgroup_spread)}; give a share from 0 to {MOST_SPREAD}, like 0.02"
+                f"workgroup_spread is {show_value(self.workgroup_spread)}; give a share from 0 to {MOST_SPREAD}, like "
+                "0.02"
             )
         check_fields(self)
         if not (self.arbiter is None or isinstance(self.arbiter, str) or hasattr(self.arbiter, "compiled")):
-            raise InputError(f"arbiter is {shown(self.arbiter)}; give what weft.arbiter makes of a function")
+            raise InputError(f"arbiter is {show_value(self.arbiter)}; give what weft.arbiter makes of a function")
         if not (self.memory_work is None or hasattr(self.memory_work, "stream")):
-            raise InputError(f"memory_work is {shown(self.memory_work)}; give weft.kernels.pim.MemoryWork(...) or None")
+            raise InputError(
+                f"memory_work is {show_value(self.memory_work)}; give weft.kernels.pim.MemoryWork(...) or None"
+            )
         if self.heatmap == "bank" and self.memory == "bandwidth":
             raise InputError('heatmap is "bank", but memory="bandwidth" leaves out banks; choose memory="banks"')
         if self.workgroup_spread and self.updates:
@@ -137,7 +140,7 @@ class RunOptions:
                 "out updates or workgroup_spread"
             )
         if self.progress is not None and not callable(self.progress):
-            raise InputError(f"progress is {shown(self.progress)}; give a function of events and time")
+            raise InputError(f"progress is {show_value(self.progress)}; give a function of events and time")
 
 
 SUSTAINED = RunOptions()

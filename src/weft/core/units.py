@@ -13,7 +13,7 @@ from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
 
-from weft.core.errors import InputError, UnitError, join_or, shown
+from weft.core.errors import InputError, UnitError, join_or, show_value
 
 FS_PER_S = 10**15
 """Femtoseconds in a second."""
@@ -75,7 +75,7 @@ def parse(text: str, dimension: Dimension | str) -> float:
     """
     wanted = Dimension(dimension)
     if not isinstance(text, str):
-        raise UnitError(f"{shown(text)} is not a quantity in {wanted}; write it like '{example(wanted)}'")
+        raise UnitError(f"{show_value(text)} is not a quantity in {wanted}; write it like '{example(wanted)}'")
     return _parse(text, wanted)
 
 
@@ -91,7 +91,7 @@ def _parse(text: str, wanted: Dimension) -> float:
     try:
         return float(Fraction(number) * factor)
     except (OverflowError, ValueError):  # ValueError: more digits than Python converts
-        raise UnitError(f"{shown(text)} is too large for a quantity in {wanted}; give one below 1e308") from None
+        raise UnitError(f"{show_value(text)} is too large for a quantity in {wanted}; give one below 1e308") from None
 
 
 def parse_shape(text: str) -> tuple[int, int, int]:
@@ -144,7 +144,7 @@ def common_unit(texts: Sequence[str]) -> tuple[list[float], str]:
     for dimension, units in _UNITS.items():
         if unit in units:
             return [float(Fraction(parse(text, dimension)) / units[unit]) for text in texts], unit
-    raise UnitError(f"{shown(texts[0])} is no quantity; write it like '{example(Dimension.BYTES_PER_SECOND)}'")
+    raise UnitError(f"{show_value(texts[0])} is no quantity; write it like '{example(Dimension.BYTES_PER_SECOND)}'")
 
 
 def _unit_problem(text: str, unit: str, wanted: Dimension) -> str:

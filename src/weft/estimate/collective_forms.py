@@ -123,7 +123,7 @@ def workgroups_held(protocol: Protocol, fabric: Interconnect) -> int:
     """Workgroups of a ring's kernel that a compute unit holds at once."""
     tiling = ChannelTiling(1, threads=SHAPES[library_vendor(fabric)][protocol].threads)
     kernel = tiling.kernel("", ())
-    return fabric.gpu.compute.held(kernel.threads, kernel.registers, kernel.lds)
+    return fabric.gpu.compute.resident_workgroups(kernel.threads, kernel.registers, kernel.lds)
 
 
 _CHANNEL_RATE = {Protocol.LL: 0.6, Protocol.LL128: 1.32, Protocol.SIMPLE: 1.74}

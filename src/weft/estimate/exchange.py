@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from weft.core.errors import InputError, UnknownNameError, shown
+from weft.core.errors import InputError, UnknownNameError, show_value
 from weft.core.options import RunOptions
 from weft.estimate.answer import Estimate, FloatArray, blend_parts, from_parts
 from weft.estimate.collective import collective
@@ -56,12 +56,13 @@ class Exchange:
             raise UnknownNameError("dtype of an exchange", self.dtype, PAYLOAD)
         for name in ("tokens", "hidden", "top_k", "experts"):
             if not np.all(np.asarray(getattr(self, name)) >= 1):
-                raise InputError(f"{name} is {shown(getattr(self, name))}; it must be 1 or more")
+                raise InputError(f"{name} is {show_value(getattr(self, name))}; it must be 1 or more")
         if np.any(np.asarray(self.top_k) > np.asarray(self.experts)):
             raise InputError(f"top_k is {self.top_k}, but there are only {self.experts} experts; give at most as many")
         if self.ranks < 2 or np.any(np.asarray(self.experts) < self.ranks):
             raise InputError(
-                f"{self.ranks} ranks cannot share {shown(self.experts)} experts; give 2 ranks or more, at most one an "
+                f"{self.ranks} ranks cannot share {show_value(self.experts)} experts; give 2 ranks or more, at most "
+                "one an "
                 "expert"
             )
         if self.reach is not None:
@@ -131,7 +132,7 @@ def exchange(
     'link'
     """
     if compute_units is not None and not np.all(np.asarray(compute_units) >= 1):
-        raise InputError(f"compute_units is {shown(compute_units)}; give 1 or more, or leave it out")
+        raise InputError(f"compute_units is {show_value(compute_units)}; give 1 or more, or leave it out")
     of, machine = dispatcher(library), target(system, options, harness)
     nodes = machine.nodes(what.ranks)
     found = time_exchange(what, machine, of, nodes, compute_units)

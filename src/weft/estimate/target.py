@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft import hardware
-from weft.core.errors import InputError, UnknownNameError, check_type, check_whole, shown
+from weft.core.errors import InputError, UnknownNameError, check_type, check_whole, show_value
 from weft.core.options import SUSTAINED, RunOptions
 from weft.core.units import Dimension, format_bytes, parse
 from weft.estimate.answer import Parameter
@@ -94,21 +94,23 @@ class Harness:
         rotation: object = self.rotation
         if isinstance(rotation, bool) or not isinstance(rotation, int | float) or not rotation >= 1:
             raise InputError(
-                f"rotation is {shown(rotation)}; it counts the B matrices used in turn and must be 1 or more"
+                f"rotation is {show_value(rotation)}; it counts the B matrices used in turn and must be 1 or more"
             )
         if isinstance(self.network, str):
             object.__setattr__(self, "network", parse(self.network, Dimension.BYTES_PER_SECOND))
         network: object = self.network
         if network is not None and not (isinstance(network, int | float) and 0 < network < math.inf):
-            raise InputError(f"network is {shown(network)}; it must be a rate above zero, in bytes/s")
+            raise InputError(f"network is {show_value(network)}; it must be a rate above zero, in bytes/s")
         if self.weights and not self.served:
-            raise InputError(f"weights is {shown(self.weights)}; it goes with served, a library of inference: name one")
+            raise InputError(
+                f"weights is {show_value(self.weights)}; it goes with served, a library of inference: name one"
+            )
         if self.profile is not None:
             check_type("profile", self.profile, Profile, "give what weft.kernels.library.profiles.load_library answers")
         for text in ("algorithm", "version", "served", "weights"):
             check_type(text, getattr(self, text), str, "give a text")
         if self.version and not numbers(self.version):
-            raise InputError(f"version is {shown(self.version)}; give the library's release, like '2.26'")
+            raise InputError(f"version is {show_value(self.version)}; give the library's release, like '2.26'")
 
 
 @dataclass(frozen=True)

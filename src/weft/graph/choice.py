@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, Literal, Self, get_args
 
 from weft.core.errors import InputError, check_type
-from weft.core.fields import check_fields, declared
+from weft.core.fields import check_fields, declare
 from weft.graph.collective import COLLECTIVES, EXCHANGES
 from weft.graph.gemm import Gemm
 from weft.graph.routing import Routing
@@ -75,9 +75,9 @@ class LibraryCollective(_Kernel):
 
     carries_out: ClassVar[tuple[str, ...]] = COLLECTIVES
 
-    algorithm: LibraryAlgorithm | None = declared(None, "", noun="kernel of a library's collective")
-    channels: int | None = declared(None, "", least=1)
-    protocol: Protocol | None = declared(None, "")
+    algorithm: LibraryAlgorithm | None = declare(None, "", noun="kernel of a library's collective")
+    channels: int | None = declare(None, "", least=1)
+    protocol: Protocol | None = declare(None, "")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,8 +97,8 @@ class PaperAllReduce(_Kernel):
 
     carries_out: ClassVar[tuple[str, ...]] = ("all_reduce",)
 
-    in_flight: int = declared(16384, "", least=1, example=16384)
-    channels: int | None = declared(None, "", least=1)
+    in_flight: int = declare(16384, "", least=1, example=16384)
+    channels: int | None = declare(None, "", least=1)
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,12 @@ class DmaCopies(_Kernel):
 
     carries_out: ClassVar[tuple[str, ...]] = ("all_gather", "all_to_all", "broadcast", "send_recv")
 
-    engines: int | None = declared(None, "", least=1)
-    engines_per_peer: int = declared(1, "")
+    engines: int | None = declare(None, "", least=1)
+    engines_per_peer: int = declare(1, "")
     broadcast: bool = False
     swap: bool = False
     prelaunched: bool = False
-    threads: int | None = declared(None, "", least=1)
+    threads: int | None = declare(None, "", least=1)
 
     def check_carries_out(self, node: str, collective: str) -> None:
         """Raise InputError for a collective that adds, and for no collective ("")."""
@@ -221,7 +221,7 @@ class TrackedArrivals(_Kernel):
 
     carries_out: ClassVar[tuple[str, ...]] = ("all_gather",)
 
-    tile_rows: int = declared(1, "", least=1)
+    tile_rows: int = declare(1, "", least=1)
 
 
 @dataclass(frozen=True)
@@ -241,8 +241,8 @@ class MoEExchange(_Kernel):
     carries_out: ClassVar[tuple[str, ...]] = ("all_to_all",)
 
     routing: Routing
-    dispatcher: str | None = declared(None, "", noun="dispatcher", names=tuple(EXCHANGES))
-    channels: int | None = declared(None, "", least=1)
+    dispatcher: str | None = declare(None, "", noun="dispatcher", names=tuple(EXCHANGES))
+    channels: int | None = declare(None, "", least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, cast
 
 import numpy.typing as npt
 
-from weft.core.errors import InputError, check_name, check_whole, is_whole, shown
+from weft.core.errors import InputError, check_name, check_whole, is_whole, show_value
 from weft.core.fields import check_fields
 from weft.core.units import format_bytes
 from weft.graph.op import DTYPE_BYTES, LARGEST, Op, Tensor, check_dtype, check_sizes
@@ -136,7 +136,9 @@ class Send(Op):
     def __post_init__(self) -> None:
         check_sizes(self, "{} of a message", {"bytes": 1})
         if not is_whole(self.offset) or abs(self.offset) > LARGEST:
-            raise InputError(f"the offset of a message is {shown(self.offset)}; give a whole number of ranks, like 1")
+            raise InputError(
+                f"the offset of a message is {show_value(self.offset)}; give a whole number of ranks, like 1"
+            )
 
     @property
     def reads(self) -> tuple[Tensor, ...]:

@@ -8,7 +8,7 @@ from typing import ClassVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from weft.core.errors import InputError, check_whole, shown
+from weft.core.errors import InputError, check_whole, show_value
 from weft.core.fields import check_fields
 from weft.graph.op import DTYPE_BYTES, OUTPUT_DTYPES, Gradients, Op, Tensor, check_dtype, check_sizes, plain
 
@@ -44,7 +44,7 @@ class Gemm(Op):
         check_sizes(self, "GEMM dimension {}", least, m="M", n="N", k="K")
         check_whole("scaled", self.scaled, 0, 2)
         if self.scaled > 2:
-            raise InputError(f"scaled is {shown(self.scaled)}; a GEMM has 0, 1 or 2 operands scaled by parts of K")
+            raise InputError(f"scaled is {show_value(self.scaled)}; a GEMM has 0, 1 or 2 operands scaled by parts of K")
         check_fields(self, sizes=False)
         check_dtype(self.dtype)
 

@@ -10,8 +10,8 @@ from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar, get_args
 
 import numpy as np
 
-from weft.core.errors import InputError, UnknownNameError, check_name, check_type, check_whole, shown
-from weft.core.fields import check_fields, declared
+from weft.core.errors import InputError, UnknownNameError, check_name, check_type, check_whole, show_value
+from weft.core.fields import check_fields, declare
 from weft.graph.choice import Kernel, KernelChoice, kernel_with_tiling
 from weft.graph.collective import Collective
 from weft.graph.gemm import Gemm
@@ -62,7 +62,7 @@ class Node:
     stream: str = "main"
     rank: int | None = None
     choice: KernelChoice = _LIBRARYS
-    phase: str = declared("", "", noun="phase of a node", names=PHASES)
+    phase: str = declare("", "", noun="phase of a node", names=PHASES)
     module: str = ""
     role: Role = Role.NONE
     operator: str = ""
@@ -72,7 +72,7 @@ class Node:
 
     def __post_init__(self) -> None:
         if not isinstance(self.op, Op):
-            raise InputError(f"a node's operator is {shown(self.op)}; give the operator first, then its name")
+            raise InputError(f"a node's operator is {show_value(self.op)}; give the operator first, then its name")
         check_type("the name of a node", self.name, str, "give a text, like 'gemm'")
         for what in ("stream", "phase", "module", "operator"):
             value = getattr(self, what)
@@ -123,7 +123,7 @@ def check_choice(node: Node, kernels: tuple[type[Kernel], ...], placement: Colle
         raise InputError(f"{asks} is a {type(kernel).__name__}, which {where} does not use; leave it out")
     for name, value in node.choice.placement.items():
         if name not in placement:
-            raise InputError(f"{asks} states {name} = {shown(value)}, which {where} does not use; leave it out")
+            raise InputError(f"{asks} states {name} = {show_value(value)}, which {where} does not use; leave it out")
 
 
 def check_alike(first: Node, node: Node, kernels: bool = True) -> None:

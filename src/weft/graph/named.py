@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from weft.core.errors import InputError, check_name, check_type, check_whole, shown
+from weft.core.errors import InputError, check_name, check_type, check_whole, show_value
 from weft.graph.attention import Attention
 from weft.graph.collective import Collective
 from weft.graph.gemm import Gemm
@@ -45,7 +45,7 @@ class View:
             _check_numbers(f"the {what} of a view of '{self.of}'", numbers)
         if type(self.axis) is not int or abs(self.axis) > _MOST_AXES:
             raise InputError(
-                f"the axis of a view of '{self.of}' is {shown(self.axis)}; give a whole number, such as -1"
+                f"the axis of a view of '{self.of}' is {show_value(self.axis)}; give a whole number, such as -1"
             )
 
     def shape_from(self, whole: Shape) -> Shape:
@@ -77,7 +77,7 @@ class Joined:
         is_axis = type(self.axis) is int and abs(self.axis) <= _MOST_AXES
         if not self.parts or not all(isinstance(part, str) for part in self.parts) or not is_axis:
             raise InputError(
-                f"{shown(self.parts)} along {shown(self.axis)} cannot be joined; name tensors, and an axis"
+                f"{show_value(self.parts)} along {show_value(self.axis)} cannot be joined; name tensors, and an axis"
             )
 
 
@@ -98,7 +98,7 @@ class Constant:
         _check_numbers("the shape of a constant", self.shape)
         value: object = self.value
         if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-            raise InputError(f"the value of a constant is {shown(value)}; give a number")
+            raise InputError(f"the value of a constant is {show_value(value)}; give a number")
         check_name("pattern of a constant", self.pattern, ("fill", "causal"))
         if self.pattern == "causal" and len(self.shape) < 2:
             raise InputError(f"a causal mask has the shape {self.shape}; give one of queries and keys")

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 
-from weft.core.errors import InputError, check_name, check_type, shown
+from weft.core.errors import InputError, check_name, check_type, show_value
 from weft.core.units import Dimension, parse
 
 _SHOWN_AXES = 8
@@ -52,19 +52,21 @@ def _sizes(what: str, value: Any, low: int) -> Any:
     rule = "it must be a whole number " + ("above zero" if low == 1 else f"of at least {low}")
     try:
         if np.asarray(value).dtype.kind not in "biufO":  # numpy reads numbers in texts, too
-            raise InputError(f"{what} is {shown(value)}; {rule}")
+            raise InputError(f"{what} is {show_value(value)}; {rule}")
         sizes = np.asarray(value, dtype=np.float64)
     except OverflowError:
-        raise InputError(f"{what} is {shown(value)}; it must be at most {LARGEST}") from None
+        raise InputError(f"{what} is {show_value(value)}; it must be at most {LARGEST}") from None
     except (TypeError, ValueError):
-        raise InputError(f"{what} is {shown(value)}; {rule}") from None
+        raise InputError(f"{what} is {show_value(value)}; {rule}") from None
     if not sizes.size:
         raise InputError(f"{what} is empty; {rule}, or an array of such numbers")
     wrong = sizes[~((sizes >= low) & (sizes == np.floor(sizes)) & np.isfinite(sizes))]
     if wrong.size or isinstance(value, bool):
-        raise InputError(f"{what} is {f'{wrong.flat[0]:g}' if wrong.size and sizes.ndim else shown(value)}; {rule}")
+        raise InputError(
+            f"{what} is {f'{wrong.flat[0]:g}' if wrong.size and sizes.ndim else show_value(value)}; {rule}"
+        )
     if np.any(sizes > LARGEST):
-        largest = f"{np.max(sizes):.4g}" if sizes.ndim else shown(value)
+        largest = f"{np.max(sizes):.4g}" if sizes.ndim else show_value(value)
         raise InputError(f"{what} is {largest}; it must be at most {LARGEST}")
     return sizes if sizes.ndim else int(sizes)
 
@@ -115,7 +117,7 @@ class Tensor:
             else:
                 is_size = np.asarray(size).dtype.kind in "iuf" and bool(np.all(np.asarray(size) >= 1))
             if not is_size:
-                told = shown(self.shape) if len(self.shape) > _SHOWN_AXES else self.shape
+                told = show_value(self.shape) if len(self.shape) > _SHOWN_AXES else self.shape
                 raise InputError(f"a tensor has the shape {told}; every dimension must be at least 1")
         check_name("dtype", self.dtype, _OF_DATA)
         check_name("role of a tensor", self.role, _ROLES)
@@ -226,7 +228,7 @@ class Opaque(Op):
         measured: object = self.seconds
         if isinstance(measured, bool) or not isinstance(measured, int | float) or not 0 <= measured < math.inf:
             rule = "it must be a finite number of seconds of at least 0"
-            raise InputError(f"the measured time of operator '{self.name}' is {shown(measured)}; {rule}")
+            raise InputError(f"the measured time of operator '{self.name}' is {show_value(measured)}; {rule}")
         check_sizes(self, f"{{}} of operator '{self.name}'", {"flops": 0, "bytes": 0, "written": 0})
         if self.matrix_dtype is not None:
             check_dtype(self.matrix_dtype)

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from weft.core.errors import InputError, check_type, check_whole, shown
+from weft.core.errors import InputError, check_type, check_whole, show_value
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -81,7 +81,7 @@ class Routing:
         given: object = exponent
         is_number = isinstance(given, int | float) and not isinstance(given, bool)
         if not is_number or not 0 <= exponent < math.inf:
-            raise InputError(f"the exponent of the loads is {shown(given)}; give a number from zero on, like 1.1")
+            raise InputError(f"the exponent of the loads is {show_value(given)}; give a number from zero on, like 1.1")
         expert = np.arange(experts)
         place = 1 + expert % even.experts_per_rank * ranks + expert // even.experts_per_rank
         loads = tuple((place ** -float(exponent)).tolist())
@@ -118,7 +118,7 @@ class Routing:
             share, open_ = np.minimum(share, self.tokens), open_ & (share < self.tokens)
         return share
 
-    def chosen(self, tokens: int) -> Floats:
+    def choice_probability(self, tokens: int) -> Floats:
         """Return by expert the probability that any of `tokens` tokens chooses it, each token by the loads alone."""
         found: Floats = 1.0 - (1.0 - self.expected_rows / self.tokens) ** tokens
         return found
@@ -171,7 +171,7 @@ class Routing:
         """
         return np.asarray(rows) % self.tokens
 
-    def sent(self, rank: int, to: int) -> list[tuple[int, int]]:
+    def sent_tokens(self, rank: int, to: int) -> list[tuple[int, int]]:
         """The tokens of a GPU that have an expert on GPU `to`, as runs: the first token, and how many there are."""
         wanted = np.zeros(self.tokens + 1, dtype=np.int64)
         first = self.first_rows(rank)
@@ -183,14 +183,14 @@ class Routing:
     @property
     def fullest(self) -> Counts:
         """The rows of the experts of the GPU that gets most, the first of several."""
-        return max((self.received(rank) for rank in range(self.ranks)), key=lambda rows: int(rows.sum()))
+        return max((self.received_rows(rank) for rank in range(self.ranks)), key=lambda rows: int(rows.sum()))
 
     @property
     def imbalance(self) -> float:
         """Rows of the busiest expert over the mean of all."""
         return float(self.counts.max() / self.counts.mean())
 
-    def received(self, rank: int) -> Counts:
+    def received_rows(self, rank: int) -> Counts:
         """The rows that the experts of a GPU get from all GPUs together, expert by expert."""
         own = slice(rank * self.experts_per_rank, (rank + 1) * self.experts_per_rank)
         return self.counts[own] * self.ranks
@@ -256,7 +256,7 @@ def loads_of(text: str) -> Loads:
         return float(exponent) if colon and name == "power" else tuple(map(float, text.split(",")))
     except ValueError:
         raise InputError(
-            f"{shown(text)} are no loads; write even, power:1.1 or a number for each expert, like 3,2,2,1"
+            f"{show_value(text)} are no loads; write even, power:1.1 or a number for each expert, like 3,2,2,1"
         ) from None
 
 
@@ -265,4 +265,6 @@ def check_loads(loads: Loads) -> None:
     for load in loads if isinstance(loads, tuple) else (loads,):
         check_type("a load of an expert", load, (int, float), "give a number")
         if isinstance(load, bool) or not 0 <= load < math.inf:
-            raise InputError(f"a load of an expert is {shown(load)}; give finite numbers from zero on, or 'power:0.6'")
+            raise InputError(
+                f"a load of an expert is {show_value(load)}; give finite numbers from zero on, or 'power:0.6'"
+            )

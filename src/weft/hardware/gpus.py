@@ -80,7 +80,7 @@ class Compute(Part):
     launch_latency: Seconds
     stages_in_step: Flag
 
-    def held(self, threads: int, registers: int, lds: int) -> int:
+    def resident_workgroups(self, threads: int, registers: int, lds: int) -> int:
         """How many workgroups a compute unit holds at once, by their threads, registers and local memory [bytes]."""
         return min(
             self.max_workgroups_per_cu,

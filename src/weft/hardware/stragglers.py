@@ -10,7 +10,7 @@ from typing import Literal, Self, get_args
 
 import numpy as np
 
-from weft.core.errors import InputError, check_whole, shown
+from weft.core.errors import InputError, check_whole, show_value
 from weft.core.options import MOST_SPREAD, RunOptions
 from weft.hardware.gpus import Gpu
 from weft.hardware.systems import System
@@ -58,7 +58,7 @@ class Stragglers:
         who: object = self.who
         if not isinstance(who, str) or who not in get_args(Who):
             raise InputError(
-                f"stragglers are {shown(who)}; they are one, like one:5%, or gpus, like gpus:8%,draws=5, or "
+                f"stragglers are {show_value(who)}; they are one, like one:5%, or gpus, like gpus:8%,draws=5, or "
                 "iterations or workgroups, like workgroups:2%,draws=5"
             )
         check_whole("draws of stragglers", self.draws, 0, _USUAL_DRAWS)
@@ -67,7 +67,7 @@ class Stragglers:
         for share in shares or (0.0,):
             number = share if isinstance(share, int | float) and not isinstance(share, bool) else math.nan
             if not 0 < number <= MOST_SPREAD:
-                by = shown(share) if number != number else f"{number:.0%}"
+                by = show_value(share) if number != number else f"{number:.0%}"
                 raise InputError(
                     f"stragglers differ by {by}; give a share above 0 and up to {MOST_SPREAD:.0%}, like one:5%"
                 )
@@ -93,7 +93,8 @@ class Stragglers:
         found = re.fullmatch(form, given.replace(" ", "")) if isinstance(given, str) else None
         if found is None:
             raise InputError(
-                f"{shown(given)} describes no stragglers; write them like one:5%, one:1/2/5%, gpus:8%,draws=5,seed=1 "
+                f"{show_value(given)} describes no stragglers; write them like one:5%, one:1/2/5%, "
+                "gpus:8%,draws=5,seed=1 "
                 "or workgroups:2%"
             )
         who, percent, draws, seed = found.groups()
@@ -157,7 +158,7 @@ def slowest(system: System) -> tuple[int, float] | None:
 
 
 def _slow_system(system: System, shares: dict[int, float]) -> System:
-    return system.varied({rank: slower(system.gpu, -share) for rank, share in shares.items()})
+    return system.with_variants({rank: slower(system.gpu, -share) for rank, share in shares.items()})
 
 
 _PEAK = "clocks.matrix_peak"

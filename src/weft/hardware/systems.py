@@ -292,7 +292,7 @@ class System(Whole):
         alike = (gpu.vendor, gpu.architecture) == (self.gpu.vendor, self.gpu.architecture)
         return self._with(gpu=gpu, library=self.library if alike else None)
 
-    def varied(self, variants: Mapping[int, Gpu]) -> Self:
+    def with_variants(self, variants: Mapping[int, Gpu]) -> Self:
         """The same system with other GPUs at some ranks."""
         return self._with(variants=variants)
 

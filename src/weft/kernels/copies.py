@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 from weft.core.errors import InputError
-from weft.core.fields import check_fields, declared
+from weft.core.fields import check_fields, declare
 from weft.core.units import to_fs
 from weft.engine.program import Buffer, ChunkRule, DmaCommand, DmaMap, Kernel
 from weft.hardware import Gpu
@@ -52,12 +52,12 @@ class DmaGather:
     collective: str
     bytes_: int
     ranks: int
-    engines: int | None = declared(None, "")
-    engines_per_peer: int = declared(1, "")
+    engines: int | None = declare(None, "")
+    engines_per_peer: int = declare(1, "")
     broadcast: bool = False
     swap: bool = False
     prelaunched: bool = False
-    threads: int | None = declared(None, "")
+    threads: int | None = declare(None, "")
     algorithm: ClassVar[str] = "copies"
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from weft.core.errors import ConfigError, is_whole, join_or, reason, shown
+from weft.core.errors import ConfigError, is_whole, join_or, reason, show_value
 from weft.core.files import read_json
 from weft.graph import COLLECTIVES
 from weft.graph.execution_plan import (
@@ -106,13 +106,13 @@ def _check_types(data: Any, where: str = "") -> None:
     for key, value in data.items():
         place = f"{where}.{key}".lstrip(".")
         if key in _WHOLE and not (is_whole(value) and abs(value) <= _LARGEST):
-            raise _BrokenPlan(f"{place} is {shown(value)}; it must be a whole number")
+            raise _BrokenPlan(f"{place} is {show_value(value)}; it must be a whole number")
         if key in _POSITIVE and value < 1:
-            raise _BrokenPlan(f"{place} is {shown(value)}; it must be at least 1")
+            raise _BrokenPlan(f"{place} is {show_value(value)}; it must be at least 1")
         if key in _WHOLES and not (isinstance(value, list) and all(map(is_whole, value))):
-            raise _BrokenPlan(f"{place} is {shown(value)}; it must be a list of whole numbers")
+            raise _BrokenPlan(f"{place} is {show_value(value)}; it must be a list of whole numbers")
         if key in _FLAGS and not isinstance(value, bool):
-            raise _BrokenPlan(f"{place} is {shown(value)}; it must be true or false")
+            raise _BrokenPlan(f"{place} is {show_value(value)}; it must be true or false")
         _check_types(value, place)
 
 
@@ -124,7 +124,7 @@ _PROTOCOLS = ("Simple", "LL")
 def _plan(data: Mapping[str, Any]) -> ExecutionPlan:
     _check_types(data)
     if data["protocol"] not in _PROTOCOLS:
-        raise _BrokenPlan(f"the protocol is {shown(data['protocol'])}; it must be {join_or(_PROTOCOLS)}")
+        raise _BrokenPlan(f"the protocol is {show_value(data['protocol'])}; it must be {join_or(_PROTOCOLS)}")
     name = str(data["collective"]).lower().replace("_", "").replace("-", "")
     if name not in _COLLECTIVES:
         raise _BrokenPlan(f"the plan's collective is '{data['collective']}'; it must be {join_or(tuple(_COLLECTIVES))}")

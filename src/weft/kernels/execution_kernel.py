@@ -81,15 +81,15 @@ class PlanKernel:
     @property
     def symmetric(self) -> bool:
         """Whether all ranks do the same, seen from each, so that one GPU can represent all."""
-        return self._made.symmetric
+        return self._scripts_of.symmetric
 
     def buffers(self) -> tuple[Buffer, ...]:
         """A GPU's memories, and their names in the address map."""
-        return self._made.buffers
+        return self._scripts_of.buffers
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
         """The kernel; `earlier` counts kernels that used the same buffers before it."""
-        made = self._made if earlier == 0 else _Scripts(self, earlier)
+        made = self._scripts_of if earlier == 0 else _Scripts(self, earlier)
         rate = gpu.compute.vector_flops_per_clock if self.element_bytes > 1 else BYTE_ADDS_PER_CLOCK
         by_gpu = made.scripts(rate * self.element_bytes)
         kernel = self.tiling.kernel(name or self.plan.collective, by_gpu[0], tuple(range(self.plan.workgroups)))
@@ -97,10 +97,10 @@ class PlanKernel:
 
     def aside(self, gpu: Gpu, name: str, earlier: int = 0) -> tuple[PlacedKernel, ...]:
         """The copies of its ports, each as a kernel that a workgroup's command starts."""
-        return tuple(self._made.copies(name, earlier, gpu.dma.engines))
+        return tuple(self._scripts_of.copies(name, earlier, gpu.dma.engines))
 
     @cached_property
-    def _made(self) -> _Scripts:
+    def _scripts_of(self) -> _Scripts:
         return _Scripts(self, 0)
 
 

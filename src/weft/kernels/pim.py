@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from weft.core.errors import InputError, check_name, check_whole
-from weft.core.fields import check_fields, declared
+from weft.core.fields import check_fields, declare
 from weft.core.units import to_fs
 from weft.engine.layout import PIM_COMPUTE, READ, WRITE
 from weft.engine.program.plan import PimStream
@@ -213,8 +213,8 @@ class MemoryWork:
 
     stream: PimStream
     pim: Pim
-    every: float = declared(0.0, "", unit="seconds")
-    patience: float = declared(0.0, "", unit="seconds")
+    every: float = declare(0.0, "", unit="seconds")
+    patience: float = declare(0.0, "", unit="seconds")
 
     def __post_init__(self) -> None:
         check_fields(self)

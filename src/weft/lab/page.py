@@ -80,15 +80,19 @@ def predicted_against_measured(clouds: Sequence[Cloud], title: str = "Rows") -> 
     return scatter(
         f"{title}: predicted against measured time", _rows(clouds), x=Axis("measured_us", log=True),
         y=Axis("predicted_us", log=True), bands=(0.1, 0.2), facet="cloud",
-    ).captioned(f"A point is a row; the bands are 10 % and 20 %.{_thinned(clouds)}")  # fmt: skip
+    ).with_caption(f"A point is a row; the bands are 10 % and 20 %.{_thinned(clouds)}")  # fmt: skip
 
 
 def error_against_size(clouds: Sequence[Cloud], title: str = "Rows") -> Figure:
     """Error of each prediction over the row's size, with bands of 10 % and 20 %; a panel for each cloud."""
     return scatter(
-        f"{title}: the error of each row against its size", _rows(clouds), x=Axis("size", log=True, short=True),
-        y=Axis("error", percent=True), bands=(0.1, 0.2), facet="cloud",
-    ).captioned(f"The bands are 10 % and 20 %; errors beyond 100 % stand at the edge.{_thinned(clouds)}")  # fmt: skip
+        f"{title}: the error of each row against its size",
+        _rows(clouds),
+        x=Axis("size", log=True, short=True),
+        y=Axis("error", percent=True),
+        bands=(0.1, 0.2),
+        facet="cloud",
+    ).with_caption(f"The bands are 10 % and 20 %; errors beyond 100 % stand at the edge.{_thinned(clouds)}")
 
 
 def _rows(clouds: Sequence[Cloud]) -> Table:

@@ -125,7 +125,7 @@ class PooledLoop:
         how = replace(
             how, host=how.host if host is None else host, frontend=how.frontend if outside is None else outside
         )
-        times = times.launched(how.launch if launch is None else launch, how.graphed)
+        times = times.with_launches(how.launch if launch is None else launch, how.graphed)
         count = pool.workers * (plan.ep if plan.wide else 1)
         return Server(times, how, POLICIES[how.policy], "least-loaded", count, count)
 

@@ -114,7 +114,7 @@ class ClosedLoop:
             raise InputError("a request of these lengths has no room beside the weights")
         before = how.token * prompt + (how.frontend if outside is None else outside)
         graphed = how.graphed if self.recipe.graphed is None else self.recipe.graphed
-        times = times.launched(how.launch if launch is None else launch, graphed)
+        times = times.with_launches(how.launch if launch is None else launch, graphed)
         found, first = (
             steady(
                 times.seconds, self.clients, prompt, answer, tokens=self.recipe.tokens or how.tokens, mixes=mixes,

@@ -304,15 +304,15 @@ class _Layer:
         model = self.model
         wide = model.attention_heads * model.head_size
         if model.query_rank:
-            yield from self.compressed("q", model.query_rank, model.query_rank, wide, entry, _QUERY)
+            yield from self.compress("q", model.query_rank, model.query_rank, wide, entry, _QUERY)
         else:
             owned = wide * model.hidden
             yield LayerOp("q", self.gemm(wide, model.hidden), "attention", "columns", owned, reads=(entry,))
         plain = model.head_size - model.rotary_head + model.value_size
         down = model.kv_rank + model.rotary_head
-        yield from self.compressed("kv", down, model.kv_rank, model.attention_heads * plain, entry, _KV)
+        yield from self.compress("kv", down, model.kv_rank, model.attention_heads * plain, entry, _KV)
 
-    def compressed(
+    def compress(
         self, name: str, down: int, rank: int, up: int, entry: str, roles: Sequence[Role]
     ) -> Iterator[LayerOp]:
         """A GEMM of the output of `entry` to `down` columns, a norm of `rank` of them, and a GEMM to `up` columns.
@@ -404,7 +404,7 @@ class _Layer:
         owned = first * (hidden + bias)
         count, up, down = self.tokens.count, self.gemm(first, hidden), self.gemm(hidden, wide)
         yield LayerOp(f"{prefix}fc1", up, "mlp", "columns", owned, reads=(entry,), role=Role.MLP_UP)
-        yield from self.added(f"{prefix}activation_bias", count * wide, "mlp", "width", Role.ACTIVATION_BIAS)
+        yield from self.add_bias(f"{prefix}activation_bias", count * wide, "mlp", "width", Role.ACTIVATION_BIAS)
         yield LayerOp(f"{prefix}activation", self.activation(count * wide), "mlp", "width", role=Role.ACTIVATION)
         yield LayerOp(f"{prefix}fc2", down, "mlp", "rows", hidden * (wide + bias), role=Role.MLP_DOWN)
 
@@ -463,13 +463,13 @@ class _Layer:
     def activation(self, elements: int) -> Streaming:
         """The activation function on so many elements of its output."""
         name, fused = self.model.activation, self.style.fused and self.model.biases == "all"
-        if self.model.gated:
+        if self.model.is_gated:
             return Streaming("swiglu", elements, 1, self.dtype)  # GeGLU moves the same bytes
         if name == "relu":
             return Streaming("elementwise", elements, 1, self.dtype)
         return Streaming("bias_gelu" if fused else "gelu", elements, 1, self.dtype)
 
-    def added(self, name: str, elements: int, module: str, cut: Cut, role: Role) -> Iterator[LayerOp]:
+    def add_bias(self, name: str, elements: int, module: str, cut: Cut, role: Role) -> Iterator[LayerOp]:
         """The bias of a linear layer, where a kernel of its own adds it."""
         if self.style.apart and self.bias():
             yield LayerOp(name, Streaming("bias_add", elements, 1, self.dtype), module, cut, role=role)
@@ -477,7 +477,7 @@ class _Layer:
     def residual(self, name: str, module: str, entry: str) -> Iterator[LayerOp]:
         """The sum of the output of the piece before with that of `entry`, and what precedes it."""
         elements, style = self.tokens.count * self.model.hidden, self.style
-        yield from self.added(f"{name}_bias", elements, module, "tokens", Role.RESIDUAL)
+        yield from self.add_bias(f"{name}_bias", elements, module, "tokens", Role.RESIDUAL)
         if style.dropout and not style.fused:
             dropped = Streaming("dropout", elements, 1, self.dtype)
             yield LayerOp(f"{name}_dropout", dropped, module, "tokens", role=Role.RESIDUAL)
@@ -507,7 +507,7 @@ def query_key_value(model: Transformer) -> int:
 
 
 def _mlp_columns(model: Transformer, wide: int) -> int:
-    return 2 * wide if model.gated else wide
+    return 2 * wide if model.is_gated else wide
 
 
 def _norm(model: Transformer, name: str, rows: int, dtype: str, module: str, forks: bool = False) -> LayerOp:

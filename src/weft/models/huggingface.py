@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.catalog import Provenance
-from weft.core.errors import ConfigError, UnknownNameError, is_whole, join_or, shown
+from weft.core.errors import ConfigError, UnknownNameError, is_whole, join_or, show_value
 from weft.core.files import read_json
 from weft.models.transformer import Transformer
 
@@ -164,7 +164,9 @@ def _qwen_moe(config: Config) -> Values:
     """Routed experts, and shared ones as a multiple of their width."""
     plain, every = config.get("mlp_only_layers") or [], config.get("decoder_sparse_step") or 1
     if not isinstance(plain, list) or not all(map(is_whole, plain)):
-        raise ConfigError(f"it is {shown(plain)}; give the numbers of layers, like [0, 1]", None, "mlp_only_layers")
+        raise ConfigError(
+            f"it is {show_value(plain)}; give the numbers of layers, like [0, 1]", None, "mlp_only_layers"
+        )
     routed: Values = {}
     if plain:
         layers = range(config["num_hidden_layers"])
@@ -430,14 +432,14 @@ def _check_values(config: Config) -> None:
     """Raise ConfigError for words and numbers of a configuration that decide what is computed, and are none."""
     for key in _COUNTS:
         if config.get(key) is not None and not (is_whole(config[key]) and config[key] >= 0):
-            raise ConfigError(f"it is {shown(config[key])}; give a whole number", None, key)
+            raise ConfigError(f"it is {show_value(config[key])}; give a whole number", None, key)
     for key, known in _WORDS.items():
         value = config.get(key)
         if isinstance(value, Mapping):
             value = value.get("rope_type", value.get("type"))
         for word in value if isinstance(value, list) else [value]:
             if word is not None and word not in known:
-                rule = f"it is {shown(word)}, which is not modelled; known: {', '.join(known)}"
+                rule = f"it is {show_value(word)}, which is not modelled; known: {', '.join(known)}"
                 raise ConfigError(rule, None, key)
     types, layers = config.get("layer_types"), config.get("num_hidden_layers")
     if isinstance(types, list) and is_whole(layers) and len(types) != layers:
@@ -460,7 +462,8 @@ def _check_kind(kind: object, label: str) -> None:
     slips = [name for name in FAMILIES if _is_slip(str(kind), name)]
     meant = f" Did you mean {join_or(slips)}?" if slips else ""
     raise ConfigError(
-        f"unknown model_type {shown(kind)}; known: {', '.join(FAMILIES)}.{meant} State the dimensions of another model "
+        f"unknown model_type {show_value(kind)}; known: {', '.join(FAMILIES)}.{meant} State the dimensions of another "
+        "model "
         "in a TOML file, like those of weft models",
         label,
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.errors import InputError, check_name, shown
+from weft.core.errors import InputError, check_name, show_value
 from weft.graph import Convolution, Ctc, Gemm, Graph, Node, Op, Opaque, Recurrent, Streaming
 from weft.graph.op import plain
 
@@ -41,7 +41,7 @@ def iteration(model: str, batch: Any, source: Any, target: Any = 0, dtype: str =
     for name, value in (("batch", batch), ("source", source), ("target", target)):
         lengths = np.asarray(value)
         if lengths.dtype.kind not in "iuf" or not ((lengths >= 0) & (lengths < 2**31)).all():
-            raise InputError(f"{name} is {shown(value)}; give whole numbers, such as 64, or an array of them")
+            raise InputError(f"{name} is {show_value(value)}; give whole numbers, such as 64, or an array of them")
     forward = list(SEQUENCE_MODELS[model](batch, source, target, dtype))
     return Graph(tuple(Node(op, name) for name, op in (*forward, *_backward(forward))), title=f"{model}, an iteration")
 

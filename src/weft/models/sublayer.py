@@ -29,7 +29,7 @@ def _query_key_value(model: Transformer) -> int:
 SUBLAYERS: Mapping[str, SubLayerKind] = {
     "op": SubLayerKind("OP (forward)", lambda model: model.inner),
     "fc2": SubLayerKind("FC-2 (forward)", lambda model: model.wide),
-    "fc1": SubLayerKind("FC-1 (backward)", lambda model: (1 + model.gated) * model.wide),
+    "fc1": SubLayerKind("FC-1 (backward)", lambda model: (1 + model.is_gated) * model.wide),
     "ip": SubLayerKind("IP (backward)", _query_key_value),
 }
 """The four sub-layers by name."""

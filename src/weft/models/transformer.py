@@ -137,7 +137,7 @@ class Transformer(Sourced):
         return self.expert_ffn or self.wide
 
     @property
-    def gated(self) -> bool:
+    def is_gated(self) -> bool:
         """Whether the activation function takes a second tensor."""
         return self.activation in ("swiglu", "geglu")
 

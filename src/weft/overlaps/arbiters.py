@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple, cast
 
-from weft.core.errors import InputError, check_name, check_type, shown
+from weft.core.errors import InputError, check_name, check_type, show_value
 from weft.core.options import Arbiter
 
 COMPUTE = 0
@@ -109,7 +109,7 @@ def arbiter(rule: Rule) -> ArbiterPolicy:
     """
     if not callable(rule):
         raise InputError(
-            f"the rule of an arbiter is {shown(rule)}; give a function of one view that returns 0, 1 or -1"
+            f"the rule of an arbiter is {show_value(rule)}; give a function of one view that returns 0, 1 or -1"
         )
     return ArbiterPolicy(name=getattr(rule, "__name__", "policy"), rule=rule)
 
@@ -207,7 +207,7 @@ def _describe(value: Any, parts: list[str], within: list[Any]) -> None:
     elif isinstance(value, ModuleType) and value.__name__ in ("math", "builtins"):
         parts.append(f"module {value.__name__}")
     else:
-        raise TypeError(f"{shown(value)} has no description")
+        raise TypeError(f"{show_value(value)} has no description")
 
 
 def _names(code: CodeType) -> list[str]:

@@ -168,7 +168,7 @@ class OverlapMethod(ABC):
         return tuple(form for form in FORMS if self.applies_to(form))
 
     @property
-    def timed(self) -> str:
+    def timed_by(self) -> str:
         """Return what times the method: "engine", "closed form" or "both"."""
         closed = any(self.applies(place, "closed form") for place in PLACES)
         return "both" if self.simulated and closed else "engine" if self.simulated else "closed form"

@@ -12,7 +12,7 @@ from functools import partial
 from typing import ClassVar, Literal, Self, assert_never
 
 from weft.core.errors import InputError, check_name, check_type
-from weft.core.fields import declared
+from weft.core.fields import declare
 from weft.core.options import Fidelity, RunOptions
 from weft.graph import (
     Collective,
@@ -53,13 +53,13 @@ class CoRunStrategy(OverlapMethod):
     replaces the library's all-reduce by the T3 paper's ring with that many bytes in flight per workgroup.
     """
 
-    driver: Driver = declared(Driver.CU, "", noun="driver of a collective")
+    driver: Driver = declare(Driver.CU, "", noun="driver of a collective")
     priority: bool = False
     partition: bool = False
     units: int | None = None
     channels: int | None = None
     algorithm: LibraryAlgorithm | None = None
-    first: Launched | None = declared(None, "", noun="first stream")
+    first: Launched | None = declare(None, "", noun="first stream")
     copies: DmaCopies = field(default_factory=DmaCopies)
     in_flight: int | None = None
 

@@ -146,7 +146,7 @@ class PerRankLayer(ExpertLayer):
         for g in range(ranks if self.gpus > 1 else 1):
             for distance in range(ranks):
                 pieces, at = [], 0
-                for first, count in self.routing.sent(g, (g - distance) % ranks):
+                for first, count in self.routing.sent_tokens(g, (g - distance) % ranks):
                     token = first
                     while token < first + count:
                         rows = min(self._block - token % self._block, first + count - token)
@@ -189,11 +189,11 @@ class PerRankLayer(ExpertLayer):
 
     # -- what the kernels on all compute units do
 
-    def expanded(self, g: int) -> list[SumPart]:
+    def expand_parts(self, g: int) -> list[SumPart]:
         """The copies of what GPU g received into the lines of its experts."""
         return [SumPart((at,), rows, size) for at, rows, size in self._of_tokens(g, "received", 0, "landed")]
 
-    def folded(self, g: int) -> list[SumPart]:
+    def fold_parts(self, g: int) -> list[SumPart]:
         """The sums of what the experts of GPU g answer to a token, for every token that it received."""
         return [SumPart(rows, (at,), size) for at, rows, size in self._of_tokens(g, "output", 1, "partial")]
 
@@ -209,7 +209,7 @@ class PerRankLayer(ExpertLayer):
                 at = self.landed_row(g, distance, token) * self.row_bytes
                 yield (landed, 0, at), places, count * self.row_bytes
 
-    def summed(self, g: int, block: int) -> list[SumPart]:
+    def sum_parts(self, g: int, block: int) -> list[SumPart]:
         """The sums of what came back to GPU g for the tokens of a block."""
         rows = [
             TokenRows(run.row, run.rows, ("returned", distance, run.row * self.row_bytes))
@@ -232,10 +232,10 @@ class PerRankLayer(ExpertLayer):
         kernels = (
             PlacedKernel(self._put("dispatch", "sent", "arriving", self.channels, back=False), operator="dispatch"),
             PlacedKernel(
-                self._local("expand", "dispatch", [self.expanded(g) for g in everywhere]), operator="dispatch"
+                self._local("expand", "dispatch", [self.expand_parts(g) for g in everywhere]), operator="dispatch"
             ),
             *products,
-            PlacedKernel(self._local("fold", "combine", [self.folded(g) for g in everywhere]), operator="combine"),
+            PlacedKernel(self._local("fold", "combine", [self.fold_parts(g) for g in everywhere]), operator="combine"),
             PlacedKernel(self._put("combine", "leaving", "coming", self.combining, back=True), operator="combine"),
         )
         placed = tuple(replace(one, after=(k - 1,) if k else ()) for k, one in enumerate(kernels))
@@ -309,7 +309,7 @@ class PerRankLayer(ExpertLayer):
             signals = [Phase(0, 1, 0, wait=Wait(target, p)) for p in waits]
             if signals:
                 signals[-1] = replace(signals[-1], delay_fs=to_fs(tiling.sync))
-            sums = self.summed(g, block) if back else []
+            sums = self.sum_parts(g, block) if back else []
             found += [*signals, *(self._part(tiling, operator, part) for part in sums)]
         return tuple(found)
 

@@ -181,12 +181,12 @@ class ExpertLayer(ABC):
 
     def _first_line(self, owner: int, expert: int) -> int:
         """The first line of tiles of an expert on its GPU."""
-        lines = -(-self.routing.received(owner) // self.tiling.rows)
+        lines = -(-self.routing.received_rows(owner) // self.tiling.rows)
         return int(lines[: expert % self.routing.experts_per_rank].sum())
 
     def lines(self, rank: int) -> int:
         """The lines of tiles of all experts of a GPU."""
-        return int((-(-self.routing.received(rank) // self.tiling.rows)).sum())
+        return int((-(-self.routing.received_rows(rank) // self.tiling.rows)).sum())
 
     @cached_property
     def _cut(self) -> dict[tuple[int, int, int], list[Piece]]:
@@ -212,14 +212,14 @@ class ExpertLayer(ABC):
             )
         )
 
-    def sent(self, g: int, slot: Slot) -> Piece | None:
+    def sent_piece(self, g: int, slot: Slot) -> Piece | None:
         """The piece that GPU g sends at a place; None if it has none there."""
         pieces = self._cut[g if self.gpus > 1 else 0, slot.distance, slot.expert]
         return pieces[slot.number] if slot.number < len(pieces) else None
 
     def came(self, g: int, slot: Slot) -> Piece | None:
         """The piece that GPU g receives at a place."""
-        return self.sent((g + slot.distance) % self.routing.ranks, slot)
+        return self.sent_piece((g + slot.distance) % self.routing.ranks, slot)
 
     # -- sizes
 
@@ -409,13 +409,13 @@ class ExpertLayer(ABC):
 
     def _at_token(self, g: int, slot: Slot) -> tuple[int, int]:
         """Size and place of a piece that GPU g sends, among its tokens [bytes]."""
-        piece = self.sent(g, slot)
+        piece = self.sent_piece(g, slot)
         return (piece.rows * self.row_bytes, piece.row % self.routing.tokens * self.row_bytes) if piece else (0, 0)
 
     def _in_passes(self, g: int, slot: Slot) -> tuple[int, int]:
         """Size and place of the results of a piece that GPU g sent, pass by pass over its tokens [bytes]."""
         size, place = self._at_token(g, slot)
-        piece, whole = self.sent(g, slot), -(-self.routing.tokens * self.row_bytes // PAGE) * PAGE
+        piece, whole = self.sent_piece(g, slot), -(-self.routing.tokens * self.row_bytes // PAGE) * PAGE
         return size, place + (piece.row // self.routing.tokens * whole if piece else 0)
 
     def _in_lines(self, g: int, slot: Slot) -> tuple[int, int]:

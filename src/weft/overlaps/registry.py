@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from weft.core.errors import InputError, UnknownNameError, check_name, join_or, shown
+from weft.core.errors import InputError, UnknownNameError, check_name, join_or, show_value
 from weft.overlaps.base import AXES, KNOWN, PLACES, Clock, Methods, OverlapMethod, Place
 
 _HOMES = {
@@ -192,7 +192,7 @@ def not_an_overlap(found: object) -> InputError:
         name = found.__name__
         return InputError(f"{name} is a class of overlap methods; give an object of it: {name}(), not {name}")
     return InputError(
-        f"{shown(found)} is no overlap method; give an object of a subclass of weft.overlaps.OverlapMethod"
+        f"{show_value(found)} is no overlap method; give an object of a subclass of weft.overlaps.OverlapMethod"
     )
 
 

@@ -265,7 +265,7 @@ class SequentialExperts(ExpertLayer):
         return self._of_scripts(operator, by_gpu, tiling)
 
     def _of(self, g: int, slot: Slot, *, sent: bool) -> Piece | None:
-        return self.sent(g, slot) if sent else self.came(g, slot)
+        return self.sent_piece(g, slot) if sent else self.came(g, slot)
 
     def _channel(
         self, operator: str, source: str, stored: str, awaited: str, sizes: dict[int, int], waits: Iterable[int],

@@ -114,7 +114,7 @@ class TrackedExperts(ExpertLayer):
 
     def _copies(self, g: int) -> PlacedKernel:
         """The DMA commands of GPU g, piece by piece."""
-        sent = (p for p, slot in enumerate(self.slots) if slot.distance and self.sent(g, slot))
+        sent = (p for p, slot in enumerate(self.slots) if slot.distance and self.sent_piece(g, slot))
         commands = tuple(DmaCommand((("sent", p),)) for p in sent)
         kernel = Kernel("dispatch", 0, 0, 0, 0, (), copies=commands)
         return PlacedKernel(kernel, operator="dispatch", gpus=(g,) if self.gpus > 1 else None)

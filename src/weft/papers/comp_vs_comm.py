@@ -194,9 +194,9 @@ class CompVsCommStudy(PaperStudy):
         over = max(one.gradients / one.backward for one in late)
         yield StudyFigure("comm_share.overlapped", over, {"times": most})
         for kind, found in self.projections.items():
-            yield _projected(f"{kind}_projection.error", found)
+            yield _projected_figure(f"{kind}_projection.error", found)
         if self.projections:
-            yield StudyFigure("profiling.saved", self.saved, {"count": len(self._today)}, always=True)
+            yield StudyFigure("profiling.saved", self.saved_share, {"count": len(self._today)}, always=True)
         first, *_, last = self.megascale
         yield StudyFigure("megascale.overlap", last.mfu - first.mfu, always=True)
 
@@ -205,7 +205,7 @@ class CompVsCommStudy(PaperStudy):
         return [one for one in self.layers if one.scenario.compute == 1]
 
     @property
-    def saved(self) -> float:
+    def saved_share(self) -> float:
         """GPU time of one layer of every scenario on today's machine, over that of the baseline's rows.
 
         The rows are those of the slowest machine for each operator.
@@ -281,7 +281,7 @@ class CompVsCommStudy(PaperStudy):
         return rows
 
     @property
-    def projected(self) -> list[tuple[Any, ...]]:
+    def projection_rows(self) -> list[tuple[Any, ...]]:
         """Rows and errors of the operators that were projected from one baseline."""
         return [
             (
@@ -298,7 +298,7 @@ class CompVsCommStudy(PaperStudy):
         ]
 
     @property
-    def overlapped(self) -> list[tuple[Any, ...]]:
+    def overlap_rows(self) -> list[tuple[Any, ...]]:
         """MegaScale's steps: time, MFU, and the points of it that each overlap adds."""
         first = self.megascale[0].mfu
         return [(one.what, one.seconds, one.mfu, 100 * (one.mfu - first)) for one in self.megascale]
@@ -350,7 +350,7 @@ class CompVsCommStudy(PaperStudy):
                     yield name, projected * 1e6, measured * 1e6, projected / measured
 
     @property
-    def exposed(self) -> Iterator[tuple[Any, ...]]:
+    def exposed_rows(self) -> Iterator[tuple[Any, ...]]:
         """The share under each method on the fastest machine, of one sequence."""
         every = {SEQUENTIAL: self.today, **self.changed}
         most = max(one.scenario.compute for one in self.changed.get("t3-mca", self.today))
@@ -393,7 +393,7 @@ class CompVsCommStudy(PaperStudy):
             number("rows", "rows not seen"), number("mean", "mean error", format_=".1%"), number("p90", format_=".1%"),
             number("scaled", "scaling by work", format_=".1%"),
         ]  # fmt: skip
-        rows = list(self.projected)
+        rows = list(self.projection_rows)
         return Table(columns, rows, "Operators projected from one baseline, on measured rows that it has not seen")
 
     def _variants_table(self) -> Table:
@@ -409,7 +409,7 @@ class CompVsCommStudy(PaperStudy):
             text("what", "overlapped"), number("seconds", "step", "s", ".2f"), number("mfu", "MFU", format_=".1%"),
             number("points", "more", "points", "+.1f"),
         ]  # fmt: skip
-        rows = list(self.overlapped)
+        rows = list(self.overlap_rows)
         return Table(columns, rows, "A step of 175B on 256 A100 (published: +2.2, +2.5 and +1.5 points, 6.2 in all)")
 
     def _curves_figure(self) -> Figure:
@@ -422,7 +422,7 @@ class CompVsCommStudy(PaperStudy):
             "Share of a layer in which computing waits for communication", table,
             x=Axis("compute", log=True, ticks=sorted(table.distinct("compute"))), y=Axis("share", percent=True),
             color=Color("label"),
-        ).captioned("One sequence per micro-batch, forward and backward pass, nothing hidden.")  # fmt: skip
+        ).with_caption("One sequence per micro-batch, forward and backward pass, nothing hidden.")  # fmt: skip
 
     def _map_figure(self) -> Figure:
         columns = [
@@ -447,7 +447,7 @@ class CompVsCommStudy(PaperStudy):
         return scatter(
             "Share of communication: the model alone, by the data sheet's rates, and operator by operator", table,
             x="closed", y=Axis("share", percent=True), facet="machine",
-        ).captioned(
+        ).with_caption(
             "The closed form, 1 / (1 + edge x link rate / peak FLOP/s), knows neither achieved rates nor "
             "operators that move data; it orders scenarios roughly, and overstates the share."
         )  # fmt: skip
@@ -461,14 +461,14 @@ class CompVsCommStudy(PaperStudy):
         return scatter(
             "Operators projected from one baseline, on rows that it has not seen", table,
             x=Axis("measured", log=True, short=True), y=Axis("projected", log=True), facet="subject", bands=[0.3, 0.1],
-        ).captioned("Bands: 10 % and 30 % off.")  # fmt: skip
+        ).with_caption("Bands: 10 % and 30 % off.")  # fmt: skip
 
     def _change_figure(self) -> Figure:
         columns = [
             text("label", "model"), text("method"), text("machine"), number("start", " "),
             number("share", "share of communication", format_=".0%"),
         ]  # fmt: skip
-        table = Table(columns, list(self.exposed))
+        table = Table(columns, list(self.exposed_rows))
         return timeline_bars(
             "What is left exposed on the fastest machine", table, lane=Lane("label", "method"), start="start",
             end=Axis("share", percent=True), color=Color("method", looks.spread(table.distinct("method"))),
@@ -611,7 +611,7 @@ def _projections(data: str | Path | None) -> dict[str, tuple[Any, ...]]:
     return project(place) if project else {}
 
 
-def _projected(id_: str, found: Sequence[Any]) -> StudyFigure:
+def _projected_figure(id_: str, found: Sequence[Any]) -> StudyFigure:
     errors_of = find_measured("projection_errors")
     assert errors_of is not None
     errors, scaled = errors_of(found)

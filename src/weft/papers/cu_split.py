@@ -279,14 +279,14 @@ class CuSplitStudy(PaperStudy):
     def _words(self, apart: int) -> str:
         return f"GEMM on {self.machine.compute.compute_units - apart} CUs, all-reduce on {apart}"
 
-    def held(self, watched: tuple[str, Mapping[int, Timeline]]) -> Figure:
+    def units_figure(self, watched: tuple[str, Mapping[int, Timeline]]) -> Figure:
         """Which operator held which compute unit under every split."""
         name, runs = watched
         ways = [
             ShownRun(self._words(apart), [run], [lambda kernel: kernel.operator == "all_reduce"])
             for apart, run in runs.items()
         ]
-        return units_by_way(ways, {"GEMM": looks.BLUE, "all-reduce": looks.ORANGE}).captioned(
+        return units_by_way(ways, {"GEMM": looks.BLUE, "all-reduce": looks.ORANGE}).with_caption(
             f"{name}, both at once: who held which compute unit when. What one leaves at its end stays "
             "idle: the masks hold for the other.",
         )
@@ -300,7 +300,7 @@ class CuSplitStudy(PaperStudy):
         return [
             Section("What compute units are worth to either", drop_empty(self._slowdowns_figure())),
             Section("What overlap could gain, and what it gains", drop_empty(self._speedups_figure())),
-            Section("Who held which compute unit", [] if watched is None else [self.held(watched)]),
+            Section("Who held which compute unit", [] if watched is None else [self.units_figure(watched)]),
             Section("Speedup of every sub-layer over serial execution", drop_empty(self._sublayers_table())),
         ]
 
@@ -337,7 +337,7 @@ class CuSplitStudy(PaperStudy):
             x=Axis("units", log=True, ticks=sorted(table.distinct("units"))), y=Axis("longer", percent=True),
             color=Color("side", {"GEMM": looks.BLUE, "all-reduce": looks.RED}),
             over=[Lines(marks, "longer", "side", "units") if marks.rows else None, Faint(faint)],
-        ).captioned(
+        ).with_caption(
             "Thin lines are single sub-layers. A few workgroups have too little in flight to fill the link; once "
             "they do, every further unit only costs the GEMM."
         )  # fmt: skip
@@ -353,7 +353,7 @@ class CuSplitStudy(PaperStudy):
         return bars(
             "What can overlap gain in each sub-layer?", table, lane=Lane("layer", "series"), end="speedup",
             color=Color("series", {first: looks.GREY, **looks.spread(others)}), start=1.0,
-        ).captioned(
+        ).with_caption(
             "By the times of each alone, nothing but compute units is shared; at once, memory and cache are too."
         )  # fmt: skip
 

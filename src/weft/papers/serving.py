@@ -107,15 +107,15 @@ class ServingStudy(PaperStudy):
         steps = [*cases["capacity"], *cases["experts"], *cases["gains"], "first tokens"]
         report = at.jobs.progress or (lambda *_: None)
 
-        def told(found: Callable[[Any], Any], case: Any, done: int) -> Any:
+        def tell(found: Callable[[Any], Any], case: Any, done: int) -> Any:
             report(done, len(steps), case["id"] if isinstance(case, Mapping) else case)
             return found(case)
 
         counts = iter(range(len(steps)))
-        capacities = tuple(told(_capacity, case, next(counts)) for case in cases["capacity"])
-        experts = tuple(told(_time_exchange, case, next(counts)) for case in cases["experts"])
-        gains = {case["id"]: told(_gain, case, next(counts)) for case in cases["gains"]}
-        first = told(lambda _: _first_tokens(cases["mooncake"]), "first tokens", next(counts))
+        capacities = tuple(tell(_capacity, case, next(counts)) for case in cases["capacity"])
+        experts = tuple(tell(_time_exchange, case, next(counts)) for case in cases["experts"])
+        gains = {case["id"]: tell(_gain, case, next(counts)) for case in cases["gains"]}
+        first = tell(lambda _: _first_tokens(cases["mooncake"]), "first tokens", next(counts))
         return {"capacities": capacities, "experts": experts, "gains": gains, "first_tokens": tuple(first)}
 
     def figures(self) -> Iterator[StudyFigure]:
@@ -200,7 +200,7 @@ class ServingStudy(PaperStudy):
         return bars(
             "What does the other way of serving gain?", table, lane="id", end="gain",
             color=Color("which", looks.spread(table.distinct("which"))),
-        ).captioned("Published: the largest of each source.")  # fmt: skip
+        ).with_caption("Published: the largest of each source.")  # fmt: skip
 
     def _first_tokens_figure(self) -> Figure:
         columns = [

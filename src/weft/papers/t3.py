@@ -322,7 +322,7 @@ class T3Study(PaperStudy):
         return [
             Section("Speedup", _speedup_figures(self.cases, list(self.free.values()), self.headline())),
             Section("Contention in memory", [*_contention(shown), *_bursts(watched or {})]),
-            Section("Data movement", [traffic_by_cause(self.cases).captioned(moved)]),
+            Section("Data movement", [traffic_by_cause(self.cases).with_caption(moved)]),
             Section("What happens when", _phases(shown)),
             Section("Every sub-layer", [every, *self.tables()]),
         ]
@@ -420,7 +420,7 @@ def _speedup_figures(cases: list[Comparison], free: list[Comparison], rows: Sequ
 def _speedup_figure(title: str, cases: list[Comparison], published: Mapping[str, float]) -> Figure:
     lines = "; dashed lines are the published geometric means, to be compared with the last group of bars"
     drawn = speedups(cases, published, f"{title}: how much faster than sequential?")
-    return drawn.captioned(f"{title}. Bars are simulated sub-layers{lines if published else ''}.")
+    return drawn.with_caption(f"{title}. Bars are simulated sub-layers{lines if published else ''}.")
 
 
 def _contention(case: Comparison) -> list[Part]:

@@ -454,7 +454,7 @@ class T3Beyond(PaperStudy):
         return {**rows, "steps": steps, **ranges}
 
     @property
-    def merged(self) -> Iterator[tuple[Any, ...]]:
+    def merge_rows(self) -> Iterator[tuple[Any, ...]]:
         """What a switch with a table makes of T3's stores and of loads from peers: time, bytes, and how full it was."""
         for name, words, points in (
             (SUMMED, "stores after it", self.merges),
@@ -474,7 +474,7 @@ class T3Beyond(PaperStudy):
                 yield point.title, point.at, *(self.lost(point, name) for name in OVERLAPS["late"])
 
     @property
-    def exchanged(self) -> Iterator[tuple[Any, ...]]:
+    def exchange_rows(self) -> Iterator[tuple[Any, ...]]:
         """What every way to run a layer of experts takes, sends and moves: times, bytes of links and of DRAM."""
         for point in self.experts:
             for name, run in point.run.timelines.items():
@@ -565,14 +565,14 @@ class T3Beyond(PaperStudy):
 
     def _routes_figure(self) -> Figure:
         title = "Around the ring or straight to the owner: how much faster than sequential?"
-        return _speedup_bars(title, _speedups(self.routes, OVERLAPS["routes"])).captioned(
+        return _speedup_bars(title, _speedups(self.routes, OVERLAPS["routes"])).with_caption(
             "On a ring only t3-mca and flux apply: elsewhere tiles would pass other GPUs. t3-nvls needs a switch that "
             "adds stores: all of them (adding), or within a window and a table (merging)."
         )
 
     def _gathers_figure(self) -> Figure:
         title = "A GEMM behind an all-gather, by chunks or by tile lines: how much faster than sequential?"
-        return _speedup_bars(title, _speedups(self.gathers, OVERLAPS["gathers"])).captioned(
+        return _speedup_bars(title, _speedups(self.gathers, OVERLAPS["gathers"])).with_caption(
             "Below 1: on a ring flux sends every chunk through other GPUs. There t3-all-gather passes lines on as they "
             "arrive."
         )
@@ -584,7 +584,7 @@ class T3Beyond(PaperStudy):
             for name in OVERLAPS["experts"][1:]
         ]
         title = f"A layer of experts on {self.beside}: how much faster than sequential?"
-        return _speedup_bars(title, rows).captioned(
+        return _speedup_bars(title, rows).with_caption(
             "Times of dispatch and combine overlap the GEMMs under t3-all-to-all; a GPU that waits for a slower one "
             "counts, too."
         )
@@ -633,7 +633,7 @@ class T3Beyond(PaperStudy):
             number("expired", "left when the window was over", format_=",.0f"),
             number("refused", "found it full of loads", format_=",.0f"),
         ]  # fmt: skip
-        rows = list(self.merged)
+        rows = list(self.merge_rows)
         return Table(
             columns,
             rows,
@@ -651,7 +651,7 @@ class T3Beyond(PaperStudy):
             number("speedup", format_=".3f"), number("sent", "sent by each GPU", "MB", ",.0f"),
             number("dram", "DRAM traffic of each", "MB", ",.0f"), text("held", "channels of dispatch"),
         ]  # fmt: skip
-        rows = list(self.exchanged)
+        rows = list(self.exchange_rows)
         return Table(columns, rows, f"A layer of experts on {self.beside}, {DECLARED.cases['experts']['ep']} GPUs")
 
     def _late_table(self) -> Table:

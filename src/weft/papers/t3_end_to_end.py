@@ -136,15 +136,15 @@ class T3EndToEnd(PaperStudy):
             (system.gpu, graph.ranks, _gemm(graph)): run for (graph, system, _), run in zip(asked, made, strict=True)
         }
 
-        def composed(case: tuple[str, int], phase: Phase, gpu: Gpu = at.gpu, **plan: Any) -> Composed:
+        def compose(case: tuple[str, int], phase: Phase, gpu: Gpu = at.gpu, **plan: Any) -> Composed:
             model, tp = load_model(case[0]), case[1]
             done = _work(model, gpu, tp, phase, at.options, **plan)
             return Composed(case[0], tp, phase, done, {gemm: known[gpu, tp, gemm] for gemm in done.sublayers})
 
         return {
-            "steps": tuple(composed(case, phase) for phase in PHASES for case in cases),
-            "shared": tuple(composed(case, phase, sp=True) for phase in PHASES for case in cases),
-            "variants": tuple(_variants(composed, machines, cases)),
+            "steps": tuple(compose(case, phase) for phase in PHASES for case in cases),
+            "shared": tuple(compose(case, phase, sp=True) for phase in PHASES for case in cases),
+            "variants": tuple(_variants(compose, machines, cases)),
             "nodes": tuple(_on_nodes(at)) if whole else (),
         }
 
@@ -240,7 +240,7 @@ class T3EndToEnd(PaperStudy):
                 end="speedup", color=Color("overlap", looks.overlap_looks(OVERLAPS[1:])), start=1.0,
                 over=[Lines(marks, "speedup", "overlap") if marks.rows else None],
             )  # fmt: skip
-            figures.append(drawn.captioned("Dashed lines are published geometric means of the four mid-size steps."))
+            figures.append(drawn.with_caption("Dashed lines are published geometric means of the four mid-size steps."))
         return figures
 
     def _where_it_goes(self) -> list[Figure]:

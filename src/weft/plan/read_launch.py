@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from weft import hardware
-from weft.core.errors import ConfigError, InputError, check_type, shown
+from weft.core.errors import ConfigError, InputError, check_type, show_value
 from weft.core.files import read_text
 from weft.hardware.resolve import Described
 from weft.plan.launched import Launched
@@ -68,7 +68,7 @@ def read_launch(
 
 def _variable(name: object) -> str:
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-        raise InputError(f"{shown(name)} is no variable of a script; define one by its name, like TP=4")
+        raise InputError(f"{show_value(name)} is no variable of a script; define one by its name, like TP=4")
     return name
 
 

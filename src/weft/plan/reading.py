@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from weft.core.errors import ConfigError, shown
+from weft.core.errors import ConfigError, show_value
 from weft.core.files import packaged_toml
 from weft.plan.script import Arguments, is_unknown, unknown_name
 
@@ -179,7 +179,7 @@ class ArgumentReader:
 
     def wrong(self, name: str, value: str, rule: str) -> ConfigError:
         """Return the error of a value that breaks a rule."""
-        return ConfigError(f"{self.name(name)} is {shown(value)}; it takes {rule}", self.file)
+        return ConfigError(f"{self.name(name)} is {show_value(value)}; it takes {rule}", self.file)
 
     def unknown(self, name: str, value: str) -> ConfigError:
         """Return the error of a value that the script does not say."""

@@ -57,7 +57,7 @@ class Layers:
         """What one micro-batch leaves in all of these layers."""
         return self.count * sum(saved_bytes(self.saved, again).values())
 
-    def added(self, again: Sequence[str]) -> float:
+    def added_seconds(self, again: Sequence[str]) -> float:
         """Seconds of the operators that run again in all of these layers."""
         return self.count * sum(self.seconds[one.name] for one in self.saved if one.name in again)
 
@@ -70,7 +70,7 @@ def cheapest(kinds: Sequence[Layers], budget: float) -> tuple[str, ...] | None:
     """
     fixed = {name for kind in kinds for name in kind.seconds if name not in kind.free}
     free = [name for name in _order(kinds) if name not in fixed]
-    costs = np.array([sum(kind.added([name]) for kind in kinds) for name in free])
+    costs = np.array([sum(kind.added_seconds([name]) for kind in kinds) for name in free])
     program, limit = LinearProgram(), math.floor(budget)
     # A hair for each operator, so that none runs again for nothing.
     again = dict(zip(free, program.unknowns(costs / (costs.max(initial=0.0) or 1.0) + 1e-9).tolist(), strict=True))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.answer import Answer
-from weft.core.errors import InputError, UnitError, check_name, shown
+from weft.core.errors import InputError, UnitError, check_name, show_value
 from weft.core.files import write_json
 from weft.core.units import Dimension, parse
 from weft.step.pipeline import (
@@ -80,16 +80,16 @@ class TimedSchedule(Answer):
     @cached_property
     def peaks(self) -> Floats:
         """The most activations that each device holds [micro-batches]."""
-        return self.held(self.times)
+        return self.most_held(self.times)
 
-    def held(self, times: PipelineTimes) -> Floats:
+    def most_held(self, times: PipelineTimes) -> Floats:
         """The most activations that each device holds under some schedule [micro-batches]."""
         order = times.schedule
         return np.array([order.in_flight(at, self.kept[at]).max() for at in range(order.devices)])
 
     def fits(self, times: PipelineTimes) -> bool:
         """Whether a schedule's activations fit the limit of each device."""
-        return bool((self.held(times) <= np.array(self.limit) + 1e-6).all())
+        return bool((self.most_held(times) <= np.array(self.limit) + 1e-6).all())
 
     def write_schedule(self, path: str | os.PathLike[str]) -> Path:
         """Write the order as a file that `weft step --schedule FILE.json` and `read_schedule` take."""
@@ -116,7 +116,7 @@ class TimedSchedule(Answer):
             "longest_span_s": float(times.span.max()),
             "makespan_s": times.makespan,
             "bubble": self.bubble(times),
-            "peak_micro_batches": self.held(times).tolist(),
+            "peak_micro_batches": self.most_held(times).tolist(),
             "fits": self.fits(times),
         }
 
@@ -242,7 +242,7 @@ def _memory(
     """The limit [micro-batches] and the share kept for W by stage, and the size of a micro-batch's activations."""
     sizes = None if activations is None else _quantities("activations", activations, stages, Dimension.BYTES)
     if sizes is not None and not sizes.all():
-        raise InputError(f"activations is {shown(activations)}; give sizes above zero, or none")
+        raise InputError(f"activations is {show_value(activations)}; give sizes above zero, or none")
     limit = np.full(stages, float(stages)) if memory is None else _in_units("memory", memory, stages, sizes)
     share = _in_units("kept_for_weight", kept, stages, sizes)
     return limit, share, () if sizes is None else tuple(map(float, sizes))
@@ -255,12 +255,12 @@ def _in_units(what: str, given: Any, stages: int, sizes: Floats | None) -> Float
     except (TypeError, ValueError):
         numbers = None
     if numbers is not None and np.isinf(numbers).any():
-        raise InputError(f"{what} is {shown(given)}; give a finite number")
+        raise InputError(f"{what} is {show_value(given)}; give a finite number")
     if numbers is not None:
         return numbers
     if sizes is None:
         raise InputError(
-            f"{what} is {shown(given)}; give a number of micro-batches, or a size together with that of a "
+            f"{what} is {show_value(given)}; give a number of micro-batches, or a size together with that of a "
             "micro-batch's activations"
         )
     return _quantities(what, given, stages, Dimension.BYTES) / sizes
@@ -274,7 +274,7 @@ def _quantities(what: str, given: Quantities, stages: int, dimension: Dimension)
         except UnitError as error:
             raise UnitError(f"{what}: {error}") from None
     if any(value < 0 for value in values):
-        raise InputError(f"{what} is {shown(given)}; give values of zero or more")
+        raise InputError(f"{what} is {show_value(given)}; give values of zero or more")
     return _spread(what, values, stages)
 
 

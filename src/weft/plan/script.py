@@ -300,7 +300,7 @@ class _Shell:
         if name in ("[", "[[", "test"):
             return run_test(words[1 : -1 if name != "test" else None])
         if name.startswith("((") and name.endswith("))"):
-            found = evaluate_sum(name[2:-2], self.known)
+            found = evaluate_sum(name[2:-2], self.known_value)
             return None if found is None else found != 0
         if name in ("true", ":", "false"):
             return name != "false"
@@ -310,7 +310,7 @@ class _Shell:
         elif name == "set" and "--" in words:
             self.positional_values = tuple(words[words.index("--") + 1 :])
         elif name == "eval":
-            return self.nested(" ".join(words[1:]))
+            return self.run_nested(" ".join(words[1:]))
         elif name in self.functions:
             return self.call(self.functions[name], words[1:])
         elif name in ("exit", "return", "break", "continue"):
@@ -323,10 +323,10 @@ class _Shell:
                 self.commands.append(Command(tuple(words), line, tuple(assigned)))
                 for before, word in pairwise(words):
                     if " " in word and (name in _REMOTE or re.fullmatch(r"-\w*c", before)):  # handed to a shell
-                        self.nested(word)
+                        self.run_nested(word)
         return _TRUE
 
-    def nested(self, text: str) -> bool | None:
+    def run_nested(self, text: str) -> bool | None:
         """Follow a text as commands of their own."""
         line = self.line
         status = self.run(parse(text, self.file))
@@ -359,7 +359,7 @@ class _Shell:
             return None
         value = "".join(self.words(found[4], whole=True))
         if found[2]:
-            self.assign_element(found[1], evaluate_sum(found[2][1:-1], self.known), value)
+            self.assign_element(found[1], evaluate_sum(found[2][1:-1], self.known_value), value)
             return f"{found[1]}{found[2]}={value}"
         more = self.value(found[1]) or "" if found[3] else ""
         self.assign(found[1], more + value)
@@ -385,7 +385,7 @@ class _Shell:
         found = _Words(whole)
         self.expand(raw, found, 0)
         self.blank = before
-        return found.done()
+        return found.finish()
 
     def expand(self, raw: str, out: _Words, depth: int, quoted: bool = False) -> None:
         if depth > DEEPEST:
@@ -428,7 +428,7 @@ class _Shell:
                 self.parameter(inside, out, depth, quoted)
             elif inside.startswith("(") and inside.endswith(")"):
                 text = self.words(inside[1:-1], self.blank, whole=True)
-                found = evaluate_sum("".join(text), self.known)
+                found = evaluate_sum("".join(text), self.known_value)
                 self.put(raw[at:end] if found is None else str(found), out, quoted, found is not None)
             else:
                 first = inside.split(maxsplit=1)[:1] or [""]
@@ -460,7 +460,7 @@ class _Shell:
             else:
                 self.put(" ".join(values), out, quoted)
             return
-        value = " ".join(values) if values is not None else self.indexed(name, index)
+        value = " ".join(values) if values is not None else self.indexed_value(name, index)
         set_ = value is not None and (value != "" or not (sign or "").startswith(":"))
         if length:
             self.put(f"${{{inside}}}" if value is None else str(len(value)), out, quoted)
@@ -489,7 +489,7 @@ class _Shell:
         else:
             out.split(text)
 
-    def known(self, name: str) -> str:
+    def known_value(self, name: str) -> str:
         """Return the value of a variable in a sum; KeyError if it is not known."""
         value = self.value(name)
         if value is None:
@@ -511,10 +511,10 @@ class _Shell:
             return self.arrays[name][0] if self.arrays[name] else ""
         return self.scalars.get(name)
 
-    def indexed(self, name: str, index: str | None) -> str | None:
+    def indexed_value(self, name: str, index: str | None) -> str | None:
         if index is None or name in self.defined:
             return self.value(name)
-        place = evaluate_sum(index[1:-1], self.known)
+        place = evaluate_sum(index[1:-1], self.known_value)
         values = self.arrays.get(name)
         return None if place is None or values is None or not -len(values) <= place < len(values) else values[place]
 
@@ -576,7 +576,7 @@ class _Words:
             self.found.append("".join(self.open))
         self.open = None
 
-    def done(self) -> list[str]:
+    def finish(self) -> list[str]:
         self.end()
         return self.found
 

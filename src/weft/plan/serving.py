@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from weft.core.errors import InputError, OutputError, check_name, check_type
-from weft.core.fields import stated
+from weft.core.fields import stated_fields
 from weft.core.options import SUSTAINED, RunOptions
 from weft.core.store.records import say
 from weft.hardware import System, system
@@ -154,20 +154,20 @@ class Candidate:
     why: str = ""
 
     @cached_property
-    def chosen(self) -> dict[str, Any]:
+    def chosen_values(self) -> dict[str, Any]:
         """What the search chose, without what is as usual."""
         usual = {"prefill_replicas": 0, "ep": 1, "pp": 1, "two_batch_overlap": False}
         return {name: value for name, value in chosen_fields(self.plan).items() if value not in (None, usual.get(name))}
 
     @cached_property
-    def expected(self) -> float:
+    def expected_tpot(self) -> float:
         """About what a token takes [s]."""
-        return self.kind.bounds.expected(self.kind.load, self.plan.replicas or 1, self.plan.prefill_replicas)
+        return self.kind.bounds.expected_tpot(self.kind.load, self.plan.replicas or 1, self.plan.prefill_replicas)
 
     @property
     def order(self) -> tuple[float, int]:
         """The place among plans of as many GPUs."""
-        return self.least, len(self.chosen)
+        return self.least, len(self.chosen_values)
 
 
 _Outcome = Deployed | tuple[str, float]
@@ -235,7 +235,9 @@ class ServingSearch(Workload[Candidate, Deployed, ServingPlans]):
         early.
         """
         self.limit = limit
-        able = sorted((one for one in candidates if one.least <= limit), key=lambda one: (one.expected, *one.order))
+        able = sorted(
+            (one for one in candidates if one.least <= limit), key=lambda one: (one.expected_tpot, *one.order)
+        )
 
         def says(at: int) -> tuple[int, int, str]:
             left = len(self.candidates) - self.bounded
@@ -248,7 +250,7 @@ class ServingSearch(Workload[Candidate, Deployed, ServingPlans]):
         """Return where simulated plans are kept; None for a policy without a name."""
         if callable(self.fix.get("scheduler")):
             return None
-        decide = plain([self.fix, stated(self.load, "trace"), stated(self.limits), self.options])
+        decide = plain([self.fix, stated_fields(self.load, "trace"), stated_fields(self.limits), self.options])
         inputs = {"plan": decide, "model": self.model.model_dump(mode="json"), "system": self.system.inputs()}
         return Checkpoint.of(inputs, self._load.asked)
 
@@ -257,7 +259,7 @@ class ServingSearch(Workload[Candidate, Deployed, ServingPlans]):
         state = self._checkpoint.read() if self._checkpoint else None
         if self._checkpoint is None or state is None:
             return
-        by_choice = {repr(one.chosen): one for one in self.candidates}
+        by_choice = {repr(one.chosen_values): one for one in self.candidates}
         try:
             for at, (choice, limit, outcome) in enumerate(state["tried"]):
                 one = by_choice[repr(choice)]
@@ -288,7 +290,7 @@ class ServingSearch(Workload[Candidate, Deployed, ServingPlans]):
                 serving = outcome.serving
                 said = {"capacity": serving.capacity, "tpot": outcome.tpot}
                 state |= columns(f"served {at}", serving.requests) | columns(f"turns {at}", serving.iterations)
-            tried.append((one.chosen, limit, said))
+            tried.append((one.chosen_values, limit, said))
         try:
             self._checkpoint.write(state)
         except OutputError as error:
@@ -376,7 +378,7 @@ class ServingSearch(Workload[Candidate, Deployed, ServingPlans]):
         for replicas in _fixed_or(self.fix, "replicas", _numbers(together, most, together)):
             apart = [0] if limited else [0, *_numbers(together, replicas - together, together)]
             for readers in _fixed_or(self.fix, "prefill_replicas", apart):
-                yield Candidate(plan.altered(replicas=replicas, prefill_replicas=readers), kind)
+                yield Candidate(plan.alter(replicas=replicas, prefill_replicas=readers), kind)
 
     def _bounds_of(self, made: Ready) -> Bounds:
         self._load, self._framework = made.asked, made.server.how.name

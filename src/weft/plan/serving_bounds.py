@@ -92,7 +92,7 @@ class Bounds:
         self.work, self._times, self._how = work, times, how
         room = how.cache_bytes // max(times.forward.cache(-(-work.keys[0] // how.block) * how.block), 1)
         decodes = max(min(how.sequences, how.tokens // times.queries, int(room)), 1)
-        self._written, self._decodes = times.forward.speculation.expected, decodes
+        self._written, self._decodes = times.forward.speculation.expected_tokens, decodes
         least = times.least(how.tokens, decodes, work.keys)
         total, shared, alone = (one[:, None] for one in (least.tokens, least.shared, least.alone))
         counts = least.sequences[None, :]
@@ -128,7 +128,7 @@ class Bounds:
             return float("inf")
         return max(self.lone, float(_TIMES[first - 1]) if first else 0.0)
 
-    def expected(self, load: RequestStream, replicas: int, readers: int = 0) -> float:
+    def expected_tpot(self, load: RequestStream, replicas: int, readers: int = 0) -> float:
         """Return about what a token takes [s], no bound: in a steady state, of requests of the mean lengths."""
         prompt, answer = (
             max(round(float(np.mean([getattr(one, name) for one in load.asked[:_SOME]]))), 1)

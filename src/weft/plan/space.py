@@ -102,9 +102,9 @@ class Space:
         names = () if "dispatcher" in self.fixed else _other_dispatchers(self.model, self.system, self.framework)
         pairs = not self.framework.paired and self.framework.name in _PAIRING and not self.fixed & {*PAIRING}
         for plan in (one for one in plans if one.ep > 1):
-            ways = [plan, *(plan.altered(dispatcher=name) for name in names)]
+            ways = [plan, *(plan.alter(dispatcher=name) for name in names)]
             if pairs and can_pair(plan):
-                ways += [one.altered(**dict.fromkeys(PAIRING, True)) for one in ways]
+                ways += [one.alter(**dict.fromkeys(PAIRING, True)) for one in ways]
             for other in ways[1:]:
                 if not (self.launcher and lacking(self.launcher, self.model, other)):
                     yield other
@@ -119,10 +119,10 @@ class Space:
         """The libraries of exchange that the framework offers."""
         return _offered_values(DISPATCHERS, self.framework, ())
 
-    def adopted(self, plans: Iterable[TrainingPlan]) -> Iterator[TrainingPlan]:
+    def adopt(self, plans: Iterable[TrainingPlan]) -> Iterator[TrainingPlan]:
         """Return those of another framework's plans that this one can run, as it runs them."""
         for plan in plans:
-            other = plan.altered(overlap_moe_expert_parallel_comm=None) if self._lacks_overlap(plan) else plan
+            other = plan.alter(overlap_moe_expert_parallel_comm=None) if self._lacks_overlap(plan) else plan
             other = self._as_paired(other)
             fields = ("zero", "recompute", *(["dispatcher"] if other.dispatcher else []))
             offered = {**self.choices, "dispatcher": ("", *self.dispatchers)}
@@ -161,7 +161,7 @@ class Space:
                     rejected[reason] += len(leaves)
                     continue
                 for leaf in leaves:
-                    yield self._as_paired(order.altered(micro_batch=micro_batch, **leaf))
+                    yield self._as_paired(order.alter(micro_batch=micro_batch, **leaf))
 
     def _make_plan(self, degrees: Mapping[str, Any], leaf: Mapping[str, Any]) -> TrainingPlan:
         """A plan of these degrees with the choices of a leaf; InputError for choices that contradict each other."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft import hardware
-from weft.core.errors import InputError, check_name, check_type, check_whole, shown
+from weft.core.errors import InputError, check_name, check_type, check_whole, show_value
 from weft.core.options import RESERVE, SUSTAINED, RunOptions
 from weft.core.store import Store
 from weft.core.store.task import question
@@ -106,7 +106,9 @@ def plan(
         check_whole(name, value, least, 10)
     check_type("reserve", reserve, (int, float), "give the share of memory that stays free, like 0.04")
     if not 0 <= reserve < 1:
-        raise InputError(f"reserve is {shown(reserve)}; give the share of memory that stays free, from 0 to below 1")
+        raise InputError(
+            f"reserve is {show_value(reserve)}; give the share of memory that stays free, from 0 to below 1"
+        )
     found = load_model(model)
     where = hardware.system(system)
     length = found.sequence_length if sequence is None else sequence
@@ -246,7 +248,7 @@ class TrainingSearch(Workload[TrainingPlan | Planned, Planned, Plans]):
         fastest = [one.plan for one in sorted(found, key=lambda one: one.step_time_s)[:_ADOPTED]]
         for other, cache in zip(others, kind.caches[1:], strict=True):
             exchange = other.dispatchers != of.dispatchers
-            plans = list(other.adopted(fastest))
+            plans = list(other.adopt(fastest))
             found += yield from self._fitting(other, cache, plans, rejected, exchange, least, front)
         return found
 
@@ -271,7 +273,7 @@ class TrainingSearch(Workload[TrainingPlan | Planned, Planned, Plans]):
         exchange = exchange and of.exchanges_otherwise
         pruning = None if front is None else Pruning(front, max(fastest, _EXCHANGED * exchange))
 
-        def estimated(some: Sequence[TrainingPlan]) -> Iterator[Planned]:
+        def estimate_plans(some: Sequence[TrainingPlan]) -> Iterator[Planned]:
             times = many(of.model, of.system, some, of.framework, cache.options, cache, limit=capacity, pruning=pruning)
             fits = times.peak_bytes <= capacity
             large.append(times.peak_bytes[~fits])
@@ -283,7 +285,7 @@ class TrainingSearch(Workload[TrainingPlan | Planned, Planned, Plans]):
         def group(some: list[TrainingPlan]) -> Group[TrainingPlan, Planned]:
             title = f"plans of {of.framework.name} on {of.system.gpus:,} GPUs in closed forms"
             said = (lambda at: (at, len(some), title)) if len(some) > _QUICK else None
-            return Group(some, estimated, said, _AT_ONCE)
+            return Group(some, estimate_plans, said, _AT_ONCE)
 
         found = list((yield group(plans)))
         if exchange:

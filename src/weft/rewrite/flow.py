@@ -71,7 +71,7 @@ class Flow:
         return self._readers.get(name, [])
 
     @cached_property
-    def kept(self) -> frozenset[str]:
+    def outputs(self) -> frozenset[str]:
         """Tensors that are read outside: the results, and what they are views of."""
         return frozenset(self._reach_views(self.graph.results))
 
@@ -80,7 +80,7 @@ class Flow:
         if len(node.outputs) != 1:
             return None, f"{node.id} has {len(node.outputs)} outputs"
         (name,) = node.outputs
-        if name in self.kept:
+        if name in self.outputs:
             return None, f"{name} is a result of the graph"
         read = self.readers(name)
         if len(read) != 1:
@@ -205,17 +205,17 @@ class Draft:
         self.tensors: dict[str, Named] = {}
         self.nodes: list[Node] = []
 
-    def given(self, name: str, *shape: int, role: TensorRole = "activation", dtype: str = "") -> str:
+    def add_input(self, name: str, *shape: int, role: TensorRole = "activation", dtype: str = "") -> str:
         """A tensor that is given to the graph."""
         return self._add_named(name, Tensor(shape, dtype or self.dtype, role))
 
     def weight(self, name: str, *shape: int) -> str:
         """A weight."""
-        return self.given(name, *shape, role="weight")
+        return self.add_input(name, *shape, role="weight")
 
     def bits(self, name: str, *shape: int) -> str:
         """The elements that dropout keeps."""
-        return self.given(name, *shape, role="buffer", dtype="int8")
+        return self.add_input(name, *shape, role="buffer", dtype="int8")
 
     def constant(self, name: str, constant: Constant) -> str:
         """A constant."""

@@ -70,7 +70,7 @@ class _LayerWriter:
         self.draft = Draft(plan.dtype, plan.tp)
         self.rows = plan.micro_batch * plan.sequence
         self.own_rows = self.rows // (plan.tp if plan.sp else 1)
-        self.x = self.skip = self.draft.given("input", self.own_rows, model.hidden)
+        self.x = self.skip = self.draft.add_input("input", self.own_rows, model.hidden)
         self.entry = ""
         self.parts: dict[str, str] = {}
 
@@ -89,7 +89,7 @@ class _LayerWriter:
     def _gemm(self, piece: LayerOp, op: Gemm) -> None:
         if piece.cut == "columns":
             self.entry = self.entry or self._write_gather(piece.name)
-            if piece.role is Role.MLP_UP and self.model.gated:
+            if piece.role is Role.MLP_UP and self.model.is_gated:
                 half = Gemm(op.m, op.n // 2, op.k, op.dtype)
                 self.parts = {name: self._product(name, half, self.entry) for name in ("gate", "up")}
             else:

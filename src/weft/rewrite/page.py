@@ -82,7 +82,7 @@ def sides(answer: Rewriting) -> Figure:
     return stacked_bars(
         "Where does the time go?", table, lane="side", value="time_us",
         color=Color("node", looks.spread(table.distinct("node"))), in_order=True,
-    ).captioned("Every kernel by itself; those of a reduction may run beside GEMMs.")  # fmt: skip
+    ).with_caption("Every kernel by itself; those of a reduction may run beside GEMMs.")  # fmt: skip
 
 
 def _longest_first(graph: Graph, prices: Prices) -> list[Node]:

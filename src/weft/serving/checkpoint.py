@@ -139,6 +139,6 @@ class Watched:
         now = time.monotonic()
         self._due = now + max(EVERY_S, _SHARE * (now - began))
 
-    def resumed(self, cluster: Cluster) -> None:
+    def note_resume(self, cluster: Cluster) -> None:
         """Say where a run resumes."""
         say(f"resumes after {cluster.answered:,} of {self._total:,} requests")

@@ -77,7 +77,7 @@ class DecodeGroup:
             self._track_room(request)
 
     def _track_room(self, request: Request) -> None:
-        heappush(self._rooms, (self.steps + request.room - request.computed, request.number, request))
+        heappush(self._rooms, (self.steps + request.kv_capacity - request.computed, request.number, request))
 
     def _pop(self, heap: list[tuple[int, int, Request]], most: int) -> list[Request]:
         """Remove the members with keys up to `most`, and return them in the order in which they joined."""

@@ -152,9 +152,9 @@ def activations(forward: Forward, tokens: int, sequences: int) -> int:
     are in fp32, gathered from all ranks.
     """
     model, tp = forward.model, forward.plan.tp
-    first = (2 if model.gated else 1) * model.wide
+    first = (2 if model.is_gated else 1) * model.wide
     if model.experts:
-        each = (2 if model.gated else 1) * model.expert_wide
+        each = (2 if model.is_gated else 1) * model.expert_wide
         first = max(first, model.experts_per_token * each, model.shared_experts * each)
     inner = max(first * 3 // 2, query_key_value(model)) // tp
     flow = tokens * (2 * model.hidden + inner) * DTYPE_BYTES["bf16"]

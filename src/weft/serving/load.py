@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 
 from weft.core.answer import Record
-from weft.core.errors import InputError, check_type, check_whole, is_whole, shown
-from weft.core.fields import Options, check_fields, declared
+from weft.core.errors import InputError, check_type, check_whole, is_whole, show_value
+from weft.core.fields import Options, check_fields, declare
 from weft.serving.requests import Asked, RequestStream, printable, read_requests
 from weft.serving.result import LIFETIMES, WARM_UP
 
@@ -44,34 +44,34 @@ class Load(Options, Record):
     4
     """
 
-    rate: float | None = declared(None, "Request rate [1/s].", bounds=(1e-6, 1e6), example=4)
-    concurrency: int | None = declared(
+    rate: float | None = declare(None, "Request rate [1/s].", bounds=(1e-6, 1e6), example=4)
+    concurrency: int | None = declare(
         None, "Clients, each with one request in flight (closed loop).", example=64, most=_MOST
     )
-    trace: str | Path | None = declared(
+    trace: str | Path | None = declare(
         None,
         "File with arrivals and lengths: CSV or JSON lines, as Azure and Mooncake publish them or with arrival_s, "
         "input_tokens and output_tokens; FILE#NAME takes one of several. --rate scales its gaps.",
     )
-    requests: int | None = declared(
+    requests: int | None = declare(
         None,
         "Number of requests.",
         example=64,
         most=_MOST,
         default="1000 or ten lifetimes, 13 for each client, the whole trace",
     )
-    input_len: Lengths | None = declared(None, "Prompt tokens of a request.", default=str(INPUT_TOKENS))
-    output_len: Lengths | None = declared(None, "Output tokens of a request.", default=str(OUTPUT_TOKENS))
-    arrivals: Arrivals | None = declared(
+    input_len: Lengths | None = declare(None, "Prompt tokens of a request.", default=str(INPUT_TOKENS))
+    output_len: Lengths | None = declare(None, "Output tokens of a request.", default=str(OUTPUT_TOKENS))
+    arrivals: Arrivals | None = declare(
         None, "Arrival process at a --rate.", default="poisson", noun="kind of arrivals"
     )
-    burstiness: float | None = declared(
+    burstiness: float | None = declare(
         None, "Variance of gamma-distributed gaps relative to Poisson's.", bounds=(1e-3, 1e3), example=4, default="1"
     )
-    shared_prefix: int = declared(
+    shared_prefix: int = declare(
         0, "Tokens that all prompts begin with (prefix caching).", least=0, example=64, most=_MOST
     )
-    seed: int | None = declared(None, "Seed of arrivals and lengths.", least=0, example=1, default="0")
+    seed: int | None = declare(None, "Seed of arrivals and lengths.", least=0, example=1, default="0")
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -98,7 +98,7 @@ class Load(Options, Record):
         for name in names:
             value = getattr(self, name)
             if value is not None:
-                raise InputError(f"{why}, and {name} is {shown(value)}; leave it out")
+                raise InputError(f"{why}, and {name} is {show_value(value)}; leave it out")
 
     def draw(self) -> RequestStream:
         """Return the requests, without the prefix that their prompts share; InputError for a trace without times."""
@@ -174,7 +174,9 @@ def _lengths(name: str, value: Any) -> Lengths | None:
         low, high = map(int, value)
         if low <= high:
             return low, high
-    raise InputError(f"{name} is {shown(value)}; give a number of tokens, or the least and the most, like (100, 4000)")
+    raise InputError(
+        f"{name} is {show_value(value)}; give a number of tokens, or the least and the most, like (100, 4000)"
+    )
 
 
 def _at_rate(asked: Sequence[Asked], rate: float) -> list[Asked]:

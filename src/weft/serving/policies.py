@@ -90,10 +90,10 @@ def running_first(server: Replica) -> bool:
 
     Returns whether none was preempted.
     """
-    before, at = len(server.running), server.give_next_tokens(preempts=True)
+    before, at = len(server.running), server.schedule_decodes(preempts=True)
     while at < len(server.running) and server.budget:
         request = server.running[at]
-        if server.has_tokens(request) or server.give(request, request.missing):
+        if server.has_tokens(request) or server.schedule_tokens(request, request.uncomputed_tokens):
             at += 1
         else:
             server.preempt(server.running[-1])
@@ -109,11 +109,11 @@ def first_come(server: Replica, *, whole: bool = False, reserve: bool = False) -
     prompts = sum(tokens for _, tokens in server.batch if tokens > 1)
     while server.waiting and server.budget:
         request = server.waiting[0]
-        if whole and server.budget < request.missing <= server.budget + prompts:
+        if whole and server.budget < request.uncomputed_tokens <= server.budget + prompts:
             server.blocked_on("max_num_batched_tokens")
             return
         before = server.budget
-        if not server.give(request, request.missing, request.total if reserve else 0):
+        if not server.schedule_tokens(request, request.uncomputed_tokens, request.total if reserve else 0):
             return
         prompts += before - server.budget
 
@@ -158,34 +158,34 @@ class SGLang:
         """Chunks of prompts up to the budget of a step."""
         owed = 0.0
         for request in server.running:
-            if not request.generated or request.missing > 1:
-                server.give(request, request.missing)
-                owed += request.missing - sum(tokens for one, tokens in server.batch if one is request)
+            if not request.generated or request.uncomputed_tokens > 1:
+                server.schedule_tokens(request, request.uncomputed_tokens)
+                owed += request.uncomputed_tokens - sum(tokens for one, tokens in server.batch if one is request)
             owed += self.share * min(request.output - request.generated, self.clip)
         while server.waiting and server.budget:
             request = server.waiting[0]
             later = min(request.output - request.generated, self.clip)
-            if server.running and request.missing + later >= server.free_tokens - owed:
+            if server.running and request.uncomputed_tokens + later >= server.free_tokens - owed:
                 server.blocked_on("KV cache")
                 return
             before = server.budget
-            if not server.give(request, request.missing):
+            if not server.schedule_tokens(request, request.uncomputed_tokens):
                 return
-            owed += later + max(request.missing - (before - server.budget), 0)
+            owed += later + max(request.uncomputed_tokens - (before - server.budget), 0)
 
     def next_tokens(self, server: Replica) -> None:
         """The next token of every running request; without memory for all, those with the fewest are retracted."""
-        if server.give_next_tokens(all_or_none=True):
+        if server.schedule_decodes(all_or_none=True):
             self.share = max(self.share - (self.most - self.least) / self.steps, self.least)
             return
-        running = [one for one in server.running if one.generated and one.missing == 1]
+        running = [one for one in server.running if one.generated and one.uncomputed_tokens == 1]
         running.sort(key=lambda one: (one.generated, -one.input), reverse=True)
         retracted = False
-        while len(running) > 1 and sum(server.lacking(one, 1) for one in running) > server.free:
+        while len(running) > 1 and sum(server.bytes_short(one, 1) for one in running) > server.free:
             server.preempt(running.pop(), last=True)
             retracted = True
         for request in running:
-            server.give(request, 1)
+            server.schedule_tokens(request, 1)
         if retracted:
             came, all_of = (sum(getattr(one, name) for one in running) for name in ("generated", "output"))
             self.share = min((came + self.ahead * len(running)) / all_of, 1.0)

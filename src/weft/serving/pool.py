@@ -51,7 +51,7 @@ class Pool:
             found = self._bytes[blocks] = self._size(blocks * self.block)
         return found
 
-    def lacking(self, request: Request, tokens: int) -> int:
+    def bytes_short(self, request: Request, tokens: int) -> int:
         """Bytes that a request lacks for so many tokens, beside what it holds and shares."""
         borrowed = len(self._of.get(request.id, ())) * self._block_bytes if self.shared else 0
         return max(self.bytes(tokens) - borrowed - request.held, 0)
@@ -61,13 +61,13 @@ class Pool:
         found = 0
         for request in some:
             then = request.computed + tokens
-            if then > request.room:
-                found += self.lacking(request, then)
+            if then > request.kv_capacity:
+                found += self.bytes_short(request, then)
         return found
 
-    def take(self, request: Request, tokens: int) -> bool:
+    def allocate_blocks(self, request: Request, tokens: int) -> bool:
         """Allocate what lacks for so many tokens of a request; False, and nothing is changed, if it does not fit."""
-        more = self.lacking(request, tokens)
+        more = self.bytes_short(request, tokens)
         if more > self.capacity - self.used:
             return False
         if more:
@@ -75,17 +75,17 @@ class Pool:
             self.used += more
             while self.used + self.idle > self.capacity:
                 self._forget(next(iter(self._idle)))
-        request.room = max(request.room, -(-tokens // self.block) * self.block)
+        request.kv_capacity = max(request.kv_capacity, -(-tokens // self.block) * self.block)
         return True
 
-    def most_lacking(self, tokens: int) -> int:
+    def most_bytes_short(self, tokens: int) -> int:
         """Most bytes that a request may lack for so many more tokens: a sequence grows ever less by the token."""
         return self.bytes(tokens + self.block - 1)
 
     def release(self, request: Request) -> None:
         """Free what a request holds; blocks that it shares stay until their room is needed."""
         self.used -= request.held
-        request.held = request.room = 0
+        request.held = request.kv_capacity = 0
         for block in self._of.pop(request.id, ()):
             self._users[block] -= 1
             if not self._users[block]:

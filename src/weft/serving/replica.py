@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from typing import Any
 
-from weft.core.errors import InputError, check_whole, shown
+from weft.core.errors import InputError, check_whole, show_value
 from weft.serving.decoding import DecodeGroup
 from weft.serving.pool import Pool
 from weft.serving.requests import Request
@@ -130,9 +130,9 @@ class Replica:
         """Requests that run and wait."""
         return len(self.running) + len(self.waiting)
 
-    def lacking(self, request: Request, tokens: int) -> int:
+    def bytes_short(self, request: Request, tokens: int) -> int:
         """Bytes that a request lacks for so many more tokens."""
-        return self.pool.lacking(request, request.computed + tokens)
+        return self.pool.bytes_short(request, request.computed + tokens)
 
     def blocked_on(self, what: str) -> None:
         """Note what the first waiting request lacks."""
@@ -142,7 +142,7 @@ class Replica:
         """Whether a request has tokens of the engine iteration that is being formed."""
         return request.id in self._given or (self._decodes and request.group is self._group)
 
-    def give(self, request: Request, tokens: int, reserve: int = 0) -> bool:
+    def schedule_tokens(self, request: Request, tokens: int, reserve: int = 0) -> bool:
         """Compute up to `tokens` of a request in this step, which starts a waiting one; False if there is no room.
 
         Memory is taken for them, or for `reserve` tokens of the request if those are more.
@@ -165,10 +165,13 @@ class Replica:
             return False
         kept = self.pool.match(request) if waits and not request.computed else 0
         request.computed += kept
-        tokens, drafts = min(tokens, request.missing, self.budget), self._drafts.tokens * (request.generated > 0)
-        if request.missing > 1:  # computed again
+        tokens, drafts = (
+            min(tokens, request.uncomputed_tokens, self.budget),
+            self._drafts.tokens * (request.generated > 0),
+        )
+        if request.uncomputed_tokens > 1:  # computed again
             drafts = 0
-        if tokens <= 0 or not self.pool.take(request, max(request.computed + tokens + drafts, reserve)):
+        if tokens <= 0 or not self.pool.allocate_blocks(request, max(request.computed + tokens + drafts, reserve)):
             self.blocked_on("KV cache" if tokens > 0 else "max_num_batched_tokens")
             if kept:
                 self.pool.release(request)
@@ -186,7 +189,7 @@ class Replica:
             self.running.append(request)
         return True
 
-    def give_next_tokens(self, all_or_none: bool = False, preempts: bool = False) -> int:
+    def schedule_decodes(self, all_or_none: bool = False, preempts: bool = False) -> int:
         """Compute the next token of the first running requests, up to one that reads its prompt; returns how many.
 
         None, and nothing is changed, if tokens of the step or memory lack for them, or for `all_or_none` of the others.
@@ -204,7 +207,7 @@ class Replica:
                 self._group.join(running[count])
             count += 1
         if drafts:
-            full = [one for one in running[:count] if one.computed + drafts >= one.room]
+            full = [one for one in running[:count] if one.computed + drafts >= one.kv_capacity]
         else:
             full = self._group.pop_full(1)
         while preempts and not drafts and count <= self.budget and self._is_short(full, 1):
@@ -218,7 +221,7 @@ class Replica:
             count = 0
         else:
             for request in full:
-                self.pool.take(request, request.computed + 1 + drafts)
+                self.pool.allocate_blocks(request, request.computed + 1 + drafts)
             self.budget -= count * (1 + drafts)
         if drafts:
             self._apart += [(request, 1) for request in running[:count]]
@@ -231,11 +234,11 @@ class Replica:
     def _is_short(self, some: Sequence[Request], tokens: int) -> bool:
         """Return whether memory lacks for so many more tokens of each of some requests."""
         free = self.pool.free
-        return len(some) * self.pool.most_lacking(tokens) > free and self.pool.needs(some, tokens) > free
+        return len(some) * self.pool.most_bytes_short(tokens) > free and self.pool.needs(some, tokens) > free
 
     def _is_decoding(self, request: Request) -> bool:
         """Return whether a request lacks one token behind those of its answer, and has none of this iteration."""
-        return request.generated > 0 and request.missing == 1 and request.id not in self._given
+        return request.generated > 0 and request.uncomputed_tokens == 1 and request.id not in self._given
 
     def preempt(self, request: Request, last: bool = False) -> None:
         """Take a running request's memory; it waits again, first in line or last, and its tokens are computed again."""
@@ -320,19 +323,19 @@ class Replica:
             self._group.advance(steps)
             full = self._group.pop_full(0)
             for request in full:
-                self.pool.take(request, request.computed)
+                self.pool.allocate_blocks(request, request.computed)
             self._group.refill(full)
             done = self._group.pop_ended()
         for request, tokens in self._apart:
             generated = request.generated
             more = steps
             if tokens == 1 and generated and drafts:
-                more = self._drafts.written(request.passes + steps) - self._drafts.written(request.passes)
+                more = self._drafts.written_tokens(request.passes + steps) - self._drafts.written_tokens(request.passes)
                 more, request.passes = min(more, request.output - request.generated), request.passes + steps
             request.computed += tokens + more - 1
-            if request.computed > request.room:
-                self.pool.take(request, request.computed)
-            if request.computed < request.known + more - 1:
+            if request.computed > request.kv_capacity:
+                self.pool.allocate_blocks(request, request.computed)
+            if request.computed < request.num_tokens + more - 1:
                 continue  # a chunk that is not the last
             if not request.generated:
                 request.first = end
@@ -384,10 +387,12 @@ class Replica:
         """Steps of next tokens for which no request ends before the last of them, and memory suffices."""
         left = [request.output - request.generated for request, _ in self._apart]
         least = min([*left, self._group.steps_left()] if self._decodes else left)
-        most = min(max(int((least - 1) / self._drafts.expected), 1) if self._drafts.tokens else least, _MOST_AT_ONCE)
+        most = min(
+            max(int((least - 1) / self._drafts.expected_tokens), 1) if self._drafts.tokens else least, _MOST_AT_ONCE
+        )
         low, high = 1, most
-        tokens = self._drafts.written(most) + self._drafts.tokens
-        if len(self.running) * self.pool.most_lacking(tokens) <= self.free or self._needs(most) <= self.free:
+        tokens = self._drafts.written_tokens(most) + self._drafts.tokens
+        if len(self.running) * self.pool.most_bytes_short(tokens) <= self.free or self._needs(most) <= self.free:
             return most
         while low < high:
             middle = (low + high + 1) // 2
@@ -399,8 +404,10 @@ class Replica:
 
     def _needs(self, steps: int) -> int:
         """Bytes that so many steps take beyond what is held, the first of which has been allocated."""
-        return self.pool.needs(self.running, self._drafts.written(steps) + 2 * self._drafts.tokens)
+        return self.pool.needs(self.running, self._drafts.written_tokens(steps) + 2 * self._drafts.tokens)
 
 
 def _no_request(value: object) -> InputError:
-    return InputError(f"the policy named {shown(value)} as a request; name one of server.running or server.waiting")
+    return InputError(
+        f"the policy named {show_value(value)} as a request; name one of server.running or server.waiting"
+    )

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from weft.core.errors import InputError, check_type, is_whole, reason, shown
+from weft.core.errors import InputError, check_type, is_whole, reason, show_value
 from weft.core.files import Rows, read_text
 
 if TYPE_CHECKING:
@@ -50,22 +50,39 @@ STATE = {
 class Request:
     """The state of a request while it is served: the tokens computed so far, and the times of its tokens [s].
 
-    It has `reached` a scheduler some time after its arrival. `known` tokens are its prompt and what it has generated;
-    `held` bytes of keys and values are allocated on each GPU, which suffice for `room` tokens at least. So many
+    It has `reached` a scheduler some time after its arrival. `num_tokens` tokens are its prompt and what it has generated;
+    `held` bytes of keys and values are allocated on each GPU, which suffice for `kv_capacity` tokens at least. So many
     `passes` of the model wrote to it. While it decodes in a `group` (`weft.serving.decoding`), it is the member of a
     `number`, and what it has computed and generated follows from the steps of the group.
     """
 
     __slots__ = (
-        "_computed", "_generated", "arrival", "asked", "blocks", "done", "first", "group", "held", "id", "input",
-        "number", "output", "passes", "preemptions", "reached", "replica", "room", "started",
+        "_computed",
+        "_generated",
+        "arrival",
+        "asked",
+        "blocks",
+        "done",
+        "first",
+        "group",
+        "held",
+        "id",
+        "input",
+        "kv_capacity",
+        "number",
+        "output",
+        "passes",
+        "preemptions",
+        "reached",
+        "replica",
+        "started",
     )  # fmt: skip
 
     def __init__(self, number: int, asked: Asked) -> None:
         self.id, self.asked = number, asked
         self.arrival, self.input, self.output, self.blocks = asked
         self.group: DecodeGroup | None = None
-        self._computed = self._generated = self.held = self.room = self.passes = self.preemptions = 0
+        self._computed = self._generated = self.held = self.kv_capacity = self.passes = self.preemptions = 0
         self.replica = self.number = -1
         self.reached = self.arrival
         self.started = self.first = self.done = float("nan")
@@ -98,12 +115,12 @@ class Request:
         self._computed, self._generated, self.group = self.computed, self.generated, None
 
     @property
-    def known(self) -> int:
+    def num_tokens(self) -> int:
         """Tokens that are known: the prompt, and what has been generated."""
         return self.input + self.generated
 
     @property
-    def missing(self) -> int:
+    def uncomputed_tokens(self) -> int:
         """Known tokens whose keys and values have not been computed: one while it generates."""
         return self.input + self._generated - self._computed
 
@@ -190,8 +207,10 @@ def read_requests(file: str | Path) -> list[Asked]:
     names = next((names for names in _COLUMNS if all(one in rows[0] for one in names)), None)
     if names is None:
         lacking = min(([one for one in names if one not in rows[0]] for names in _COLUMNS), key=len)
-        has = ", ".join(shown(key) for key in [*rows[0]][:_LISTED]) or "none"
-        raise InputError(f"{path} lacks {', '.join(map(shown, lacking))} among its columns {has}; add or rename them")
+        has = ", ".join(show_value(key) for key in [*rows[0]][:_LISTED]) or "none"
+        raise InputError(
+            f"{path} lacks {', '.join(map(show_value, lacking))} among its columns {has}; add or rename them"
+        )
     return _relative(path, [_parse_request(path, at, row, names) for at, row in enumerate(rows, 1)])
 
 
@@ -224,7 +243,7 @@ def _cells(path: str, text: str) -> Iterator[Mapping[str, Any]]:
     names = next(lines, [])
     twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
     if twice is not None:
-        raise InputError(f"{path} has the column {shown(twice)} twice; remove one of them")
+        raise InputError(f"{path} has the column {show_value(twice)} twice; remove one of them")
     for cells in lines:
         if len(cells) > len(names):
             raise InputError(
@@ -241,7 +260,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for at, name in enumerate(names) if name in names[:at])
-        raise InputError(f"the name {shown(twice)} occurs twice; leave out one of them")
+        raise InputError(f"the name {show_value(twice)} occurs twice; leave out one of them")
     return found
 
 
@@ -274,13 +293,15 @@ def _parse_request(path: str, at: int, row: Mapping[str, Any], names: Sequence[s
     blocks = _read(path, at, row, "hash_ids", _blocks, "whole numbers in brackets, like [0, 1]")
     if min(lengths) < 1 or seconds < 0 or seconds > (LATEST_S if not when.is_date else float("inf")):
         raise InputError(
-            f"{path}, request {at}: {shown(lengths[0])} tokens in and {shown(lengths[1])} out at {seconds:g} s; give "
+            f"{path}, request {at}: {show_value(lengths[0])} tokens in and {show_value(lengths[1])} out at {seconds:g} "
+            "s; give "
             f"at least 1 of each, and a time of 0 to {LATEST_S:g} s"
         )
     most = -(-lengths[0] // HASHED_TOKENS)
     if len(blocks) > most:
         raise InputError(
-            f"{path}, request {at} has {len(blocks)} hash_ids, and its prompt of {shown(lengths[0])} tokens {most} "
+            f"{path}, request {at} has {len(blocks)} hash_ids, and its prompt of {show_value(lengths[0])} tokens "
+            f"{most} "
             f"blocks of {HASHED_TOKENS} tokens; give an id for each such block"
         )
     return when, Asked(seconds, lengths[0], lengths[1], blocks)
@@ -291,7 +312,7 @@ def _read(path: str, at: int, row: Mapping[str, Any], name: str, read: Callable[
     try:
         return read(row.get(name))
     except (TypeError, ValueError, OverflowError, RecursionError):
-        raise InputError(f"{path}, request {at}: {name} is {shown(row.get(name))}; give {wanted}") from None
+        raise InputError(f"{path}, request {at}: {name} is {show_value(row.get(name))}; give {wanted}") from None
 
 
 def _whole(raw: Any) -> int:

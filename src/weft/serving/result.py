@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from weft.core.answer import Answer, Record, to_plain
-from weft.core.errors import InputError, shown
-from weft.core.fields import Options, check_fields, declared
+from weft.core.errors import InputError, show_value
+from weft.core.fields import Options, check_fields, declare
 from weft.core.units import Dimension, parse
 from weft.estimate.errors import Error, load_error
 from weft.models.formats import BF16, ServedFormat
@@ -163,9 +163,9 @@ class Limits(Options, Record):
     0.05
     """
 
-    ttft: str | None = declared(None, "SLO of the time to first token (TTFT) of a request, like 2s.")
-    tpot: str | None = declared(None, "SLO of the time per output token (TPOT: the mean ITL of a request), like 50ms.")
-    attainment: float | None = declared(
+    ttft: str | None = declare(None, "SLO of the time to first token (TTFT) of a request, like 2s.")
+    tpot: str | None = declare(None, "SLO of the time per output token (TPOT: the mean ITL of a request), like 50ms.")
+    attainment: float | None = declare(
         None,
         "SLO attainment of a plan: share of requests that must meet --ttft and --tpot.",
         bounds=(0.01, 1),
@@ -178,7 +178,7 @@ class Limits(Options, Record):
         for name in ("ttft", "tpot"):
             text = getattr(self, name)
             if text is not None and not parse(text, Dimension.SECONDS) >= 0:
-                raise InputError(f"{name} is {shown(text)}; give a time of 0 or more, such as 1s")
+                raise InputError(f"{name} is {show_value(text)}; give a time of 0 or more, such as 1s")
 
     @property
     def objective(self) -> Objective:
@@ -369,19 +369,19 @@ class Serving(Answer):
         return self.window.steady and not self.overloaded
 
     @cached_property
-    def counted(self) -> Sequence[Served]:
+    def counted_requests(self) -> Sequence[Served]:
         """Requests whose answers count."""
         return self.window.requests(self.requests)
 
     @property
     def timed_requests(self) -> Sequence[Served]:
         """Requests whose latencies count: all of a trace, which is what it is."""
-        return self.requests if self.finite else self.counted
+        return self.requests if self.finite else self.counted_requests
 
     @property
     def steady_requests(self) -> int:
         """Requests whose answers count."""
-        return len(self.counted)
+        return len(self.counted_requests)
 
     @property
     def seconds(self) -> float:
@@ -437,7 +437,7 @@ class Serving(Answer):
         """Answers per second: the capacity, if more arrive."""
         if self.overloaded and self.capacity is not None:
             return self.capacity
-        return len(self.counted) / (self.window.end - self.window.start)
+        return len(self.counted_requests) / (self.window.end - self.window.start)
 
     @property
     def output_tokens_per_s(self) -> float:
@@ -451,7 +451,7 @@ class Serving(Answer):
 
     def _mean_of(self, name: str) -> float:
         """Return the mean tokens of the answers that count; of all above capacity."""
-        some = self.requests if self.overloaded else self.counted
+        some = self.requests if self.overloaded else self.counted_requests
         return float(np.mean([getattr(one, name) for one in some]))
 
     @property

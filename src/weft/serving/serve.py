@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from weft.core.errors import InputError, check_type
-from weft.core.fields import stated
+from weft.core.fields import stated_fields
 from weft.core.options import SUSTAINED, RunOptions
 from weft.estimate import estimate
 from weft.graph import Collective
@@ -193,7 +193,7 @@ class Ready:
         if len(self.asked.asked) < LEAST or POLICIES.get(self.policy) is not server.policy:
             return None
         where, model = server.forward.system.inputs(), server.forward.model.model_dump(mode="json")
-        decide = plain([stated(self.plan, "scheduler"), stated(self.load, "trace"), self.options])
+        decide = plain([stated_fields(self.plan, "scheduler"), stated_fields(self.load, "trace"), self.options])
         inputs = {"system": where, "model": model, "policy": self.policy, "decide": decide}
         return Checkpoint.of(inputs, self.asked.asked)
 
@@ -218,7 +218,7 @@ def ready(
     times = _times(model, where, plan.of_pass, options)
     forward = times.forward
     how = serves(forward, plan)
-    times = times.launched(how.launch, how.graphed, how.pieces)
+    times = times.with_launches(how.launch, how.graphed, how.pieces)
     count = _replicas(forward, plan)
     policy, name = _policy(plan.scheduler or how.policy)
     drawn = asked = drawn or load.draw()
@@ -304,7 +304,7 @@ class Server:
         between = Watched(len(asked.asked), progress, checkpoint) if progress or checkpoint else None
         cluster = checkpoint and self._restore_cluster(asked, checkpoint)
         if cluster and between:
-            between.resumed(cluster)
+            between.note_resume(cluster)
             found = cluster.resume(between)
         else:
             cluster = self._cluster(asked)
@@ -454,7 +454,7 @@ class Server:
             lambda shape: self._period(shape) - self.how.host, max(most, 1), prompt, answer, tokens=self.how.tokens,
             host=self.how.host, mixes=self.how.policy != "sglang",
         )  # fmt: skip
-        return self.replicas * found.rate * self.forward.speculation.expected
+        return self.replicas * found.rate * self.forward.speculation.expected_tokens
 
     def _prefill_rate(self, prompt: float) -> float:
         """Return the prompts per second of a replica that only reads prompts, in full iterations [1/s]."""
@@ -469,7 +469,7 @@ class Server:
         keys = round(prompt + answer / 2)
         room = self.how.cache_bytes // self.forward.cache(keys)
         running = max(min(self.how.sequences, self.how.tokens // self.forward.queries, room), 1)
-        steps = max(answer - 1 + int(self.how.asks_again), 1) / self.forward.speculation.expected
+        steps = max(answer - 1 + int(self.how.asks_again), 1) / self.forward.speculation.expected_tokens
         return float(running / (steps * self._period(Shape(running, running * keys))))
 
     def _period(self, shape: Shape) -> float:
@@ -619,7 +619,7 @@ def _notes(how: Serves, server: Server, answered: Sequence[Served], host_stated:
     if drafts.tokens:
         notes.append(
             f"Speculative decoding: each iteration verifies {drafts.tokens} draft tokens by {drafts.draft} and writes "
-            f"{drafts.expected:.3g} tokens per request at an acceptance rate of {drafts.accept:.0%} (the mean)."
+            f"{drafts.expected_tokens:.3g} tokens per request at an acceptance rate of {drafts.accept:.0%} (the mean)."
         )
     if server.readers:
         pools = f"Disaggregated prefill: {server.readers} of {server.replicas} replicas prefill"

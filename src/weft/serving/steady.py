@@ -55,18 +55,18 @@ def steady_at(
     often; None if `most` of them ask less often.
     """
 
-    def found(clients: int) -> Steady:
+    def solve(clients: int) -> Steady:
         return steady(seconds, clients, prompt, answer, tokens=tokens, host=host, most=most)
 
     low, high = 0, 1
-    while found(high).rate < rate:
+    while solve(high).rate < rate:
         if high >= most:
             return None
         low, high = high, min(2 * high, most)
     while high - low > max(low // _NEAR, 1):
         middle = (low + high) // 2
-        low, high = (middle, high) if found(middle).rate < rate else (low, middle)
-    return found(high)
+        low, high = (middle, high) if solve(middle).rate < rate else (low, middle)
+    return solve(high)
 
 
 def _together(

@@ -66,12 +66,12 @@ class StepTimes:
         if forward.draft:
             self.first = StepTimes(forward.draft, self.queries, like.first if like else None)
             self.later = StepTimes(forward.draft, like=self.first)
-        self._hidden = _Interpolated(lambda tokens: forward.shared(tokens, hides=True).seconds, _TILED)
+        self._hidden = _Interpolated(lambda tokens: forward.shared_pass(tokens, hides=True).seconds, _TILED)
         self._exposed = _Interpolated(self._beyond, _ENGINE)
         self._send = _Interpolated(forward.send, _TILED)
         self._decodes = _Interpolated(self._decode, _SMOOTH, _SMOOTH)
         self._layers: Forward = forward
-        self._exchange = _Interpolated(lambda tokens: forward.shared(tokens).parts.get(EXPERTS, 0.0), _TILED)
+        self._exchange = _Interpolated(lambda tokens: forward.shared_pass(tokens).parts.get(EXPERTS, 0.0), _TILED)
         self._logits = _Interpolated(lambda sequences: forward.logits(sequences).seconds, _SMOOTH)
         self._prompts = _Interpolated(self._prompt, _SMOOTH, _Axis(8, edges=True), _SMOOTH)
         if like:
@@ -88,9 +88,9 @@ class StepTimes:
 
     def _beyond(self, tokens: int) -> float:
         """Seconds that methods of overlap leave exposed, by the engine."""
-        return self.forward.shared(tokens).seconds - self.forward.shared(tokens, hides=True).seconds
+        return self.forward.shared_pass(tokens).seconds - self.forward.shared_pass(tokens, hides=True).seconds
 
-    def launched(self, each: float, graphed: int, pieces: bool = False) -> StepTimes:
+    def with_launches(self, each: float, graphed: int, pieces: bool = False) -> StepTimes:
         """These times where a host launches each kernel of a step with prompts in so many seconds, one by one.
 
         Steps of up to `graphed` tokens are replayed from graphs, as steps of next tokens alone are: from one graph, or
@@ -128,7 +128,7 @@ class StepTimes:
             cached = max(one.pairs / one.new - (new + 1) / 2, 0.0)
             took += self._prompts(one.prefills, new, cached + 1)
         if self.forward.plan.two_batch_overlap:
-            took = self.forward.paired(Pass(took, {EXPERTS: self._exchange(tokens)}), tokens).seconds
+            took = self.forward.pair_halves(Pass(took, {EXPERTS: self._exchange(tokens)}), tokens).seconds
         drafts, again = 0.0, Shape(step.decodes, step.context)
         if self.first and self.later:
             later = self.later.seconds(again) if step.decodes else 0.0
@@ -138,7 +138,7 @@ class StepTimes:
 
     def next_tokens(self, decodes: int, context: int, steps: int) -> Iterator[float]:
         """Seconds of equal steps of next tokens, each with what one writes more of context in each sequence."""
-        each, least = self.forward.speculation.expected, self._on_host(Shape(decodes, context))
+        each, least = self.forward.speculation.expected_tokens, self._on_host(Shape(decodes, context))
         if self.forward.plan.two_batch_overlap:
             yield from (self.seconds(Shape(decodes, round(context + decodes * each * at))) for at in range(steps))
             return
@@ -178,7 +178,7 @@ class StepTimes:
         if self.forward.plan.two_batch_overlap:
             exchanges = [self._exchange(size) for size in timed]
             halves = zip(shared, exchanges, timed, strict=True)
-            pairs = [self.forward.paired(Pass(took, {EXPERTS: sent}), size) for took, sent, size in halves]
+            pairs = [self.forward.pair_halves(Pass(took, {EXPERTS: sent}), size) for took, sent, size in halves]
             shared = 2 * (shared - exchanges) + np.array([pair.parts[CONTENTION] for pair in pairs])
             alone = np.array([pair.seconds for pair in pairs])
         sends = np.array([(stages - 1) * self._send(size) for size in sizes]) if stages > 1 else 0.0

@@ -68,7 +68,7 @@ def replay_experts(run: Timeline, layer: ExpertLayer, dtype: str, seed: int, rou
     steps = _per_rank(run, layer, memory) if isinstance(layer, PerRankLayer) else _tracked_events(run, layer, memory)
     for event in sorted([*steps, *_tiles(run, layer, memory)], key=lambda event: event[:3]):
         event.what(event.gpu)
-    expected = memory.expected()
+    expected = memory.expected_experts()
     if (memory.included != expected).any():
         g, token, expert = (int(one[0]) for one in np.nonzero(memory.included != expected))
         raise SimulationError(
@@ -129,7 +129,7 @@ class _GpuNumbers:
         first = line * self.layer.tiling.rows + at
         return slice(first, first + rows)
 
-    def taken(self, values: Floats, what: str) -> Floats:
+    def take(self, values: Floats, what: str) -> Floats:
         """The values; SimulationError if they are not there yet."""
         if np.isnan(values).any():
             raise SimulationError(f"{what} before its numbers were there; report this run")
@@ -145,18 +145,18 @@ class _GpuNumbers:
         what = f"a tile of line {line} of GPU {g}'s {'first' if first else 'second'} GEMM began"
         expert += g * self.layer.routing.experts_per_rank
         if first:
-            self.inner[g, rows, cut] = self.rounded(self.taken(self.rows[g, rows], what) @ self.up[expert][:, cut])
+            self.inner[g, rows, cut] = self.rounded(self.take(self.rows[g, rows], what) @ self.up[expert][:, cut])
         else:
-            inner = self.activated(self.taken(self.inner[g, rows], what))
+            inner = self.activate(self.take(self.inner[g, rows], what))
             weighted = (inner @ self.down[expert][:, cut]) * self.weight_of[g, rows, None]
             self.outer[g, rows, cut] = self.rounded(weighted)
 
-    def activated(self, rows: Floats) -> Floats:
+    def activate(self, rows: Floats) -> Floats:
         """What the first GEMM's epilogue makes of its rows: the product of both halves, of gated experts."""
         k = self.layer.down.k
         return rows if rows.shape[1] == k else self.rounded(rows[:, :k] * rows[:, k:]).astype(np.float32)
 
-    def expected(self) -> npt.NDArray[np.int16]:
+    def expected_experts(self) -> npt.NDArray[np.int16]:
         """Which experts every token goes to, by the routing alone."""
         routing, found = self.layer.routing, np.zeros_like(self.included)
         for g in range(self.ranks):
@@ -168,10 +168,10 @@ class _GpuNumbers:
         """The sums in fp64 of what every expert answers to every token, and in fp32, rounded once."""
         exact = np.zeros(self.sums.shape)
         single = np.zeros_like(self.sums)
-        expected = self.expected()
+        expected = self.expected_experts()
         for g, expert in np.ndindex(self.ranks, self.layer.routing.experts):
             token = np.flatnonzero(expected[g, :, expert])
-            inner = self.activated(self.rounded(self.tokens[g, token] @ self.up[expert]).astype(np.float32))
+            inner = self.activate(self.rounded(self.tokens[g, token] @ self.up[expert]).astype(np.float32))
             answer = self.rounded((inner @ self.down[expert]) * self.weights[g, token, expert, None])
             exact[g, token] += answer.astype(np.float64)
             single[g, token] += answer.astype(np.float32)
@@ -220,7 +220,7 @@ def _tracked_events(run: Timeline, layer: ExpertLayer, memory: _GpuNumbers) -> I
             if layer.came(g, slot):
                 at = _when(arrived, g, p, "piece") if slot.distance else 0
                 yield Event(at, 0, g, _arrive(layer, memory, p))
-            if layer.sent(g, slot):
+            if layer.sent_piece(g, slot):
                 yield Event(_when(summed, g, p, "the answers to piece"), 4, g, _answer(layer, memory, p))
 
 
@@ -242,11 +242,11 @@ def _answer(layer: ExpertLayer, memory: _GpuNumbers, p: int) -> Callable[[int], 
 
     def act(g: int) -> None:
         slot = layer.slots[p]
-        piece = layer.sent(g, slot)
+        piece = layer.sent_piece(g, slot)
         assert piece is not None
         at, token = (g - slot.distance) % memory.ranks, layer.routing.token_of(piece.row + np.arange(piece.rows))
         rows = memory.place_of(piece.line, piece.at, piece.rows)
-        answer = memory.taken(memory.outer[at, rows], f"an answer to piece {p} of GPU {g} was added")
+        answer = memory.take(memory.outer[at, rows], f"an answer to piece {p} of GPU {g} was added")
         memory.sums[g, token] = memory.rounded(memory.sums[g, token] + answer)
         memory.included[g, token, at * layer.routing.experts_per_rank + slot.expert] += 1
 
@@ -294,21 +294,21 @@ def _land(layer: PerRankLayer, memory: _GpuNumbers, p: int) -> Callable[[int], N
 
 
 def _expand(layer: PerRankLayer, memory: _GpuNumbers, g: int) -> None:
-    for part in layer.expanded(g):
+    for part in layer.expand_parts(g):
         count, source = part.size // layer.row_bytes, _row(layer, part.sources[0])
-        moved = memory.taken(memory.landed[g, source : source + count], f"GPU {g} spread tokens")
+        moved = memory.take(memory.landed[g, source : source + count], f"GPU {g} spread tokens")
         for target in part.targets:
             first = _row(layer, target)
             memory.rows[g, first : first + count] = moved
 
 
 def _fold(layer: PerRankLayer, memory: _GpuNumbers, g: int) -> None:
-    for part in layer.folded(g):
+    for part in layer.fold_parts(g):
         count = part.size // layer.row_bytes
         total = np.zeros((count, memory.hidden), dtype=np.float32)
         for source in part.sources:
             first = _row(layer, source)
-            total += memory.taken(memory.outer[g, first : first + count], f"GPU {g} added up answers")
+            total += memory.take(memory.outer[g, first : first + count], f"GPU {g} added up answers")
             for owner, token in memory.owner_of[g, first : first + count]:
                 memory.included[owner, token, _expert(layer, g, first)] += 1
         target = _row(layer, part.targets[0])
@@ -317,7 +317,7 @@ def _fold(layer: PerRankLayer, memory: _GpuNumbers, g: int) -> None:
 
 def _expert(layer: ExpertLayer, g: int, row: int) -> int:
     """The expert in whose lines a row of GPU g lies."""
-    lines = np.cumsum(-(-layer.routing.received(g) // layer.tiling.rows))
+    lines = np.cumsum(-(-layer.routing.received_rows(g) // layer.tiling.rows))
     within = int(np.searchsorted(lines, row // layer.tiling.rows, side="right"))
     return g * layer.routing.experts_per_rank + within
 
@@ -328,7 +328,7 @@ def _return(layer: PerRankLayer, memory: _GpuNumbers, back: Floats, p: int) -> C
         run, at = layer.leaving(g, place), (g - place.distance) % memory.ranks
         assert run is not None
         first = layer.landed_row(at, place.distance, run.row)
-        values = memory.taken(memory.partial[at, first : first + run.rows], f"GPU {at} sent answers")
+        values = memory.take(memory.partial[at, first : first + run.rows], f"GPU {at} sent answers")
         back[g, place.distance, run.row : run.row + run.rows] = values
 
     return act
@@ -336,10 +336,10 @@ def _return(layer: PerRankLayer, memory: _GpuNumbers, back: Floats, p: int) -> C
 
 def _sum(layer: PerRankLayer, memory: _GpuNumbers, back: Floats, block: int) -> Callable[[int], None]:
     def act(g: int) -> None:
-        for part in layer.summed(g, block):
+        for part in layer.sum_parts(g, block):
             count, target = part.size // layer.row_bytes, _row(layer, part.targets[0])
             values = [back[g, distance, _row(layer, (name, 0, at)) :][:count] for name, distance, at in part.sources]
-            added = memory.taken(np.stack(values), f"GPU {g} added up block {block}").sum(axis=0)
+            added = memory.take(np.stack(values), f"GPU {g} added up block {block}").sum(axis=0)
             memory.sums[g, target : target + count] = memory.rounded(added)
 
     return act

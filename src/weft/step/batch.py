@@ -328,7 +328,7 @@ class StepComposer:
             return PipelineBatch(job, [*np.array(each).T, np.zeros(len(each))], send)
         forward, backward, weight = job.layers.seconds(counts)
         if plan.offload == "activations":
-            moved = seconds_to_host(1.0, job.prices.gpu) * job.parts.sent(counts)
+            moved = seconds_to_host(1.0, job.prices.gpu) * job.parts.offloaded_bytes(counts)
             forward, backward = np.maximum(forward, moved), np.maximum(backward, moved)
         return PipelineBatch(job, [forward, backward, weight], send)
 

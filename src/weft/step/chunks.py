@@ -99,7 +99,7 @@ def gather_weights(
     if ranks == 1:
         return WeightGathers([TimedCollective()] * len(parts), [TimedCollective()] * len(parts))
 
-    def moved(kind: str, count: int, dtype: str, among: int = ranks, axis: str = "dp") -> TimedCollective:
+    def time_move(kind: str, count: int, dtype: str, among: int = ranks, axis: str = "dp") -> TimedCollective:
         op = Collective(kind, max(count * DTYPE_BYTES[dtype], among), among, dtype)
         return TimedCollective(op, prices.of(op, axis))
 
@@ -110,24 +110,24 @@ def gather_weights(
         if kind == "all_gather":
             count = math.ceil(words(count, one.narrow - experts, plan, framework))
             experts = math.ceil(words(experts, experts, plan, framework))
-        shared = moved(kind, count, dtype)
+        shared = time_move(kind, count, dtype)
         if few == 1 or not experts:
             return shared
-        routed = moved(kind, experts, dtype, few, "experts")
+        routed = time_move(kind, experts, dtype, few, "experts")
         return replace(shared, seconds=shared.seconds + routed.seconds)
 
     gradients = framework.gradients
 
-    def scattered(one: PartTimes) -> TimedCollective:
+    def time_scatter(one: PartTimes) -> TimedCollective:
         inside = whole("reduce_scatter", one, gradients)
         if ranks == replicas:
             return inside
-        share = moved("all_reduce", one.parameters // ranks, gradients, replicas // ranks, "replica")
+        share = time_move("all_reduce", one.parameters // ranks, gradients, replicas // ranks, "replica")
         return replace(inside, seconds=inside.seconds + share.seconds)
 
     kinds = {id(one): one for one in parts}
     gather = {key: whole("all_gather", one, plan.dtype) for key, one in kinds.items()}
-    scatter = {key: scattered(one) for key, one in kinds.items()}
+    scatter = {key: time_scatter(one) for key, one in kinds.items()}
     return WeightGathers(
         [gather[id(one)] for one in parts],
         [scatter[id(one)] for one in parts],
@@ -209,7 +209,7 @@ def _times(tasks: Sequence[_Task], slowdown: PassSlowdown | None) -> Times:
     """Begin and end of tasks that share the GPU [s]."""
     known: dict[tuple[int, ...], tuple[float, float]] = {}
 
-    def slowed(computing: _Task, moving: _Task) -> tuple[float, float]:
+    def slow_down(computing: _Task, moving: _Task) -> tuple[float, float]:
         if slowdown is None or moving.moved.op is None or not computing.passes:
             return 1.0, 1.0
         key = id(moving.moved.op), *map(id, computing.passes)
@@ -217,7 +217,7 @@ def _times(tasks: Sequence[_Task], slowdown: PassSlowdown | None) -> Times:
             known[key] = slowdown(computing.passes, moving.moved.op) if computing.seconds else (1.0, 1.0)
         return known[key]
 
-    return share_gpu(tasks, {task.id: task.seconds for task in tasks}, slowed)
+    return share_gpu(tasks, {task.id: task.seconds for task in tasks}, slow_down)
 
 
 def _forward(parts: Sequence[PartTimes], gathering: WeightGathers) -> list[_Task]:

@@ -116,7 +116,7 @@ def _loads_note(
         return ()
     routing = routing_under(model, plan)
     each = routing.fullest.sum() / (routing.rows or 1)
-    seconds = many(model, system, [plan.altered(expert_load=()), plan], framework, options).seconds
+    seconds = many(model, system, [plan.alter(expert_load=()), plan], framework, options).seconds
     took = format_time(seconds[1] - seconds[0], 3)
     said = (
         f"The slowest expert has {routing.imbalance:.1f}x the mean load, the fullest of {plan.ep} GPUs {each:.2f}x; "

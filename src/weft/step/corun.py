@@ -96,7 +96,7 @@ class CoRunWindow:
         return self._growth(ceil(self.gemm.m / self.tiling.rows))
 
     def _growth(self, rows: int) -> float:
-        return _growth(rows * self._columns, self._slots, self.system, self.held)
+        return _growth(rows * self._columns, self._slots, self.system, self.taken_units)
 
     def _gemm(self) -> Node:
         """The GEMM cut to a few waves and to less depth, with the tile of the whole one.
@@ -127,7 +127,7 @@ class CoRunWindow:
         return max(self.tiling.resident, 1)
 
     @cached_property
-    def held(self) -> int:
+    def taken_units(self) -> int:
         """Compute units that the collective takes off the GEMM: none by DMA engines, unless masks set some apart."""
         return self.strategy.held_units(self.collective, self.system)
 
@@ -166,7 +166,7 @@ class WaveGrowths:
             tiling = self._tilings[gemm] = meeting.tiling
         key = meeting.collective, meeting.sharing, id(system)
         if key not in self._held:
-            self._held[key] = system, meeting.held  # the system is kept, so that no other gets its id
+            self._held[key] = system, meeting.taken_units  # the system is kept, so that no other gets its id
         tiles = ceil(gemm.m / tiling.rows) * _columns(gemm, tiling)
         return _growth(tiles, max(tiling.resident, 1), system, self._held[key][1])
 

@@ -27,13 +27,13 @@ class Speculation:
     draft: str = "mtp"
 
     @property
-    def expected(self) -> float:
+    def expected_tokens(self) -> float:
         """Tokens that a step writes, in the mean."""
         return sum(self.accept**one for one in range(self.tokens + 1))
 
-    def written(self, steps: int) -> int:
+    def written_tokens(self, steps: int) -> int:
         """Tokens that a sequence has after so many steps: the mean, without its scatter."""
-        return floor(steps * self.expected + 1e-9) if self.tokens else steps
+        return floor(steps * self.expected_tokens + 1e-9) if self.tokens else steps
 
 
 NONE = Speculation()

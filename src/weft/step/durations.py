@@ -131,7 +131,7 @@ class DurationCache:
         self.fill(listed)
         return ask()
 
-    def moved(self, kind: str, size: int, dtype: str, place: Place, driver: Driver) -> float:
+    def collective_seconds(self, kind: str, size: int, dtype: str, place: Place, driver: Driver) -> float:
         """Seconds of a collective of `size` bytes among the ranks of a place."""
         key = kind, size, dtype, place, driver
         if key not in self._moved:
@@ -233,7 +233,7 @@ class OperatorTimes:
         plan, waves = self._plan, self.known.waves
         return Windows(self.among, plan.overlap, plan.dtype or "bf16", self.options, engine=self._engine, waves=waves)
 
-    def taken(self, library: str, units: int = 0) -> float:
+    def taken_share(self, library: str, units: int = 0) -> float:
         """The share of a GPU's compute units that a library takes for an exchange of tokens."""
         own = dispatcher(library).compute_units or EXCHANGE_UNITS
         return (units or own) / self.gpu.compute.compute_units
@@ -269,10 +269,10 @@ class OperatorTimes:
             self._places[key] = place(self._each, self._plan, axis, ranks)
         return self._places[key]
 
-    def moved(self, kind: str, size: int, ranks: int, dtype: str, axis: str) -> float:
+    def collective_seconds(self, kind: str, size: int, ranks: int, dtype: str, axis: str) -> float:
         """Seconds of a collective of `size` bytes among `ranks` ranks of an axis."""
         reduces = kind in ("all_reduce", "reduce_scatter")
-        return self.known.moved(kind, size, dtype, self.place(axis, ranks), self._driver(axis, reduces))
+        return self.known.collective_seconds(kind, size, dtype, self.place(axis, ranks), self._driver(axis, reduces))
 
     def _driver(self, axis: str, reduces: bool) -> Driver:
         """What carries out a collective: the library, or DMA engines where the plan says so and they can."""

@@ -117,7 +117,7 @@ def epilogue_times(
         narrow = int((parts @ of.narrow).sum())
         light = words(count, narrow, plan, framework) / count if count else 1.0
         groups = ReplicaCollectives(plan, framework, prices, experts / count if count else 0.0, light)
-        tied = groups.tied(model) if plan.pp > 1 and model.tied and is_end else 0.0
+        tied = groups.tied_seconds(model) if plan.pp > 1 and model.tied and is_end else 0.0
         update = _update(count, experts, narrow, plan, framework, prices, updates)
         found.append(_of_device(groups, counts, *update, tied, structure.stages.shape[1]))
     return found
@@ -134,7 +134,7 @@ def _of_device(
     gathers, missing = groups.buckets(count), width - len(counts)
     reduced = gathered = None
     if framework.dp_overlap:
-        reduced = groups.beside(groups.reduction, -(-most // groups.buckets(most)), framework.reduced)
+        reduced = groups.beside(groups.reduction, -(-most // groups.buckets(most)), framework.reduce_dtype)
     if framework.gather_overlap:
         gathered = groups.beside("all_gather", math.ceil(count / gathers * groups.light), groups.plan.dtype)
     return EpilogueTimes(
@@ -213,11 +213,11 @@ class ReplicaCollectives:
     def _among(self, axis: str, replicas: int, kind: str, count: int, dtype: str) -> float:
         if replicas == 1 or self.plan.gathers_each_pass or not count:
             return 0.0
-        return self.prices.moved(kind, max(count, replicas) * DTYPE_BYTES[dtype], replicas, dtype, axis)
+        return self.prices.collective_seconds(kind, max(count, replicas) * DTYPE_BYTES[dtype], replicas, dtype, axis)
 
     def reduce(self, count: int) -> float:
         """Time to sum the gradients of so many parameters, to shards if the optimizer is sharded [s]."""
-        return self._collective_seconds(self.reduction, count, self.framework.reduced)
+        return self._collective_seconds(self.reduction, count, self.framework.reduce_dtype)
 
     def gather(self, count: int) -> float:
         """Time to gather so many weights that a sharded optimizer has updated [s]."""
@@ -227,11 +227,11 @@ class ReplicaCollectives:
             else 0.0
         )
 
-    def tied(self, model: Transformer) -> float:
+    def tied_seconds(self, model: Transformer) -> float:
         """Time to sum the gradient of the embedding, which the first and the last stage share [s]."""
         count = -(-model.vocabulary * model.hidden // self.plan.tp)
-        dtype = self.framework.reduced
-        return self.prices.moved("all_reduce", count * DTYPE_BYTES[dtype], 2, dtype, "pp")
+        dtype = self.framework.reduce_dtype
+        return self.prices.collective_seconds("all_reduce", count * DTYPE_BYTES[dtype], 2, dtype, "pp")
 
     def buckets(self, count: int) -> int:
         """Buckets in which so many parameters travel."""

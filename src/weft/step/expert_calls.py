@@ -37,13 +37,13 @@ def visit_experts(top_k: int, experts: int, tokens: int, ranks: int, load: Loads
     [8, 200, 256]
     """
     if load is None:
-        visited = round(float(Routing.under(SERVED_LOAD, tokens, top_k, experts, 1).chosen(tokens).sum()))
+        visited = round(float(Routing.under(SERVED_LOAD, tokens, top_k, experts, 1).choice_probability(tokens).sum()))
         return max(round(max(visited, 1) / ranks), 1), max(round(tokens * top_k / ranks), 1), 0
     routing = Routing.under(load, tokens, top_k, experts, ranks)
     by_rank = routing.expected_rows.reshape(ranks, -1)
     fullest = int(by_rank.sum(axis=1).argmax())
     rows, busiest = max(round(float(by_rank[fullest].sum())), 1), float(by_rank[fullest].max())
-    visited = round(float(routing.chosen(tokens).reshape(ranks, -1)[fullest].sum()))
+    visited = round(float(routing.choice_probability(tokens).reshape(ranks, -1)[fullest].sum()))
     groups = min(max(visited, 1), rows)
     return groups, rows, round(busiest) if busiest > 1 + rows / groups else 0
 
@@ -97,7 +97,7 @@ class ExpertCalls:
         return cls(model, library("experts", name), kind, gpu, options, tp, ep, kit.pads_on(gpu.architecture, format))
 
     @property
-    def shared(self) -> bool:
+    def has_shared(self) -> bool:
         """Whether the call has the shared experts."""
         return self.ep == 1
 
@@ -123,11 +123,11 @@ class ExpertCalls:
         """The layer of experts whose first GEMM is given, as `weft.experts` times it."""
         model, each = self.model, self.model.experts_per_token
         load = ExpertRows.share_evenly(up.rows, up.groups, up.busiest)
-        if self.shared and model.shared_experts:
+        if self.has_shared and model.shared_experts:
             load = load.beside(ExpertRows.share_evenly(model.shared_experts * tokens, model.shared_experts))
             each += model.shared_experts
         hidden, wide = self.sizes
-        return GpuExperts(load, tokens, each, hidden, wide, self.kind, model.gated)
+        return GpuExperts(load, tokens, each, hidden, wide, self.kind, model.is_gated)
 
     @property
     def sizes(self) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from weft.core.errors import InputError
 from weft.core.options import RunOptions
-from weft.core.store import Store, kept
+from weft.core.store import Store, read_or_make
 from weft.graph import (
     Collective,
     Graph,
@@ -134,7 +134,7 @@ def join_layers(
         task = JoinedExperts(
             replace(op, experts=visited), up, down, system_of(AXIS, op.ranks), method, RunOptions(clock=options.clock)
         )
-        beyond = 0.0 if hides else kept(task, Store())["beyond"]
+        beyond = 0.0 if hides else read_or_make(task, Store())["beyond"]
         seconds[layer.dispatch.name] = seconds[layer.combine.name] = beyond / 2
         if layer.adds is not None:
             seconds[layer.adds.name] = 0.0

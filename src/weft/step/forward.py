@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from weft.core.errors import InputError, join_or, shown
+from weft.core.errors import InputError, join_or, show_value
 from weft.core.options import SUSTAINED, RunOptions
 from weft.estimate.quantization import quantized_format, weight_only
 from weft.graph import DTYPE_BYTES, Attention, Gemm, Graph, GroupedGemm, Node, Streaming
@@ -194,9 +194,9 @@ class Forward:
         """
         halves = [half(one) for one in groups] if self.plan.two_batch_overlap else groups
         tokens = sum(one.tokens.count for one in halves)
-        found = sum((self.attention(one) for one in halves), self.shared(tokens))
+        found = sum((self.attention(one) for one in halves), self.shared_pass(tokens))
         if self.plan.two_batch_overlap:
-            found = self.paired(found, tokens)
+            found = self.pair_halves(found, tokens)
         logits = self.logits(sum(one.sequences * (one.new if one.writes else 1) for one in groups))
         again = [replace(one, new=1) for one in groups if one.writes]
         drafts = 0.0
@@ -233,9 +233,9 @@ class Forward:
     def send(self, tokens: int) -> float:
         """Seconds in which a stage sends the hidden states of so many tokens to the next: each of its ranks a part."""
         size = max(tokens * self.model.hidden * DTYPE_BYTES[_ACTIVATIONS] // self.plan.tp, 1)
-        return float(self._prices.moved("send_recv", size, 2, _ACTIVATIONS, "pp"))
+        return float(self._prices.collective_seconds("send_recv", size, 2, _ACTIVATIONS, "pp"))
 
-    def paired(self, one: Pass, tokens: int) -> Pass:
+    def pair_halves(self, one: Pass, tokens: int) -> Pass:
         """Both halves of a batch: each of them computes while the other's `tokens` are exchanged.
 
         Compute units of the exchange lack to what computes meanwhile; low-latency kernels of DeepEP leave them free
@@ -244,7 +244,7 @@ class Forward:
         exchange, library = one.parts.get(EXPERTS, 0.0), self.dispatcher(tokens)
         compute = one.seconds - exchange
         slower, late = overlap_exchange(
-            exchange, compute, self._prices.taken(library) if library != "deepep-ll" else 0.0
+            exchange, compute, self._prices.taken_share(library) if library != "deepep-ll" else 0.0
         )
         parts = {name: 2 * time for name, time in one.parts.items() if name != EXPERTS}
         parts |= {CONTENTION: 2 * slower, EXPERTS: 2 * late}
@@ -258,7 +258,7 @@ class Forward:
             return "nccl"
         return "deepep-ll" if tokens <= _LOW_LATENCY else "deepep"
 
-    def shared(self, tokens: int, hides: bool = False) -> Pass:
+    def shared_pass(self, tokens: int, hides: bool = False) -> Pass:
         """All that `tokens` of a batch pass through together: embedding, and layers but for their attention.
 
         With `hides`, methods of overlap that the engine times hide all that they join.
@@ -269,7 +269,7 @@ class Forward:
         )
 
     def prepare(self, counts: Iterable[int]) -> None:
-        """Estimate the operators of `shared` for several numbers of tokens at once, which takes less time."""
+        """Estimate the operators of `shared_pass` for several numbers of tokens at once, which takes less time."""
         made = {tokens: self._parts(tokens) for tokens in counts}
         nodes = [node for graphs in made.values() for graph in graphs.values() for node in graph]
         self._prices.known.fill(self._prices.case(node.op, node.stream) for node in nodes)
@@ -294,7 +294,7 @@ class Forward:
         Shared experts that are part of a library's call count with their kernels.
         """
         quantizes = self.dtype in (FP8_BLOCK, *BLOCK_BYTES)
-        joined = 3 if self._calls is not None and self._calls.shared and self.model.shared_experts else 0
+        joined = 3 if self._calls is not None and self._calls.has_shared and self.model.shared_experts else 0
         count = 0
         for kind, graph in self._parts(1).items():
             if kind not in self._alike:
@@ -357,7 +357,7 @@ class Forward:
         that joins hidden state and embedding.
         """
         model, plan = self.model, self.plan
-        joined, called = model.query_rank > 0, self._calls is not None and self._calls.shared
+        joined, called = model.query_rank > 0, self._calls is not None and self._calls.has_shared
         shared = model.shared_experts > 0 and not called
         if self.joins:
             yield LayerOp("join", Gemm(flat.count, model.hidden, 2 * model.hidden, _ACTIVATIONS), "mlp", "whole")
@@ -483,7 +483,7 @@ def _check_experts(model: Transformer, plan: ServingPlan, gpus: int) -> None:
         raise InputError(f"ep {ep} is more than the {model.experts} experts of {model.name}; give at most as many")
     if load is not None:
         if not model.experts:
-            raise InputError(f"expert_load is {shown(load)}, and {model.name} has no experts; leave it out")
+            raise InputError(f"expert_load is {show_value(load)}, and {model.name} has no experts; leave it out")
         Routing.under(load, 1, model.experts_per_token, model.experts, ep)
 
 

@@ -104,7 +104,7 @@ def _answer(runs: Forward, phase: Phase, length: int, groups: list[Group]) -> In
     notes += runs.notes
     held = [one.sequences * runs.cache(one.new + one.cached) for one in groups]
     cached = first.cached if phase == "prefill" else 0
-    parts = (runs.batch(groups) * (1 / drafted.expected)).parts
+    parts = (runs.batch(groups) * (1 / drafted.expected_tokens)).parts
     return Inference(
         phase=phase,
         model=runs.model,
@@ -119,7 +119,7 @@ def _answer(runs: Forward, phase: Phase, length: int, groups: list[Group]) -> In
         cached=cached,
         chunk=others[0].new if others else 0,
         chunk_cache=sum(held[1:]),
-        tokens_per_step=drafted.expected,
+        tokens_per_step=drafted.expected_tokens,
         needs=runs.needs,
         format=runs.served_format,
     )
@@ -131,7 +131,7 @@ def _draft_words(what: Speculation) -> str:
     who = by[what.draft] if what.draft in OWN else what.draft
     return (
         f"A step verifies {what.tokens} tokens beside the next one, drafted by {who}; with {what.accept:.0%} of them "
-        f"accepted, it writes {what.expected:.3g} tokens. All passes of the drafter are in its time."
+        f"accepted, it writes {what.expected_tokens:.3g} tokens. All passes of the drafter are in its time."
     )
 
 

@@ -73,10 +73,10 @@ class RankPasses:
         syncs = (dispatcher(library).host_sync or self.framework.style.each_expert) and not is_paired
         far = prices.place("ep", prices.plan.ep)[1] > 1
 
-        def started(one: Pass, syncs: bool = False) -> Pass:
+        def start(one: Pass, syncs: bool = False) -> Pass:
             return add_launch_gaps(one, self.framework, far, syncs) if of.experts else one
 
-        again = started(run(of.recompute), syncs)
+        again = start(run(of.recompute), syncs)
         if like:
             return replace(like, recompute=again, kept=of.kept)
         if self.splits:
@@ -85,11 +85,11 @@ class RankPasses:
             backward, weight = run(of.backward), Pass()
         forward = run(of.forward)
         if is_paired:
-            taken = prices.taken(library, self.framework.dispatcher_units)
+            taken = prices.taken_share(library, self.framework.dispatcher_units)
             held = self.framework.dispatcher_holds
             beside = paired_share(prices.plan)
             forward, backward = pair_passes(forward, backward, beside, taken, held, self.framework.delay_wgrad)
-        forward, backward, weight = started(forward, syncs), started(backward), started(weight)
+        forward, backward, weight = start(forward, syncs), start(backward), start(weight)
         return PartTimes(of.name, forward, backward, weight, again, of.parameters, of.kept, of.experts, of.narrow)
 
     def seconds(self, counts: NDArray[np.int64]) -> list[FloatArray]:

@@ -63,10 +63,12 @@ class LeastPasses:
             key = id(part), placed, *((plan.ep, plan.dispatcher) if part.experts else ())
             if key not in self._parts:
                 forward, again = (
-                    own.launched(part, [(one[0], own.forward(*one), own.ran(*one).forward) for one in each], own.syncs)
+                    own.launch_seconds(
+                        part, [(one[0], own.forward(*one), own.ran(*one).forward) for one in each], own.syncs
+                    )
                     for each in (part.pieces, part.list_again())
                 )
-                backward = own.launched(
+                backward = own.launch_seconds(
                     part,
                     [
                         (one[0], own.backward(*one), (*own.ran(*one).inputs, *own.ran(*one).weights))
@@ -145,7 +147,7 @@ class LeastPasses:
             found = self._seconds[id(op)] = op, prices.of(op) + max(prices.residual(op), 0.0)
         return found[1]
 
-    def copied(self, count: int, dtype: str, prices: OperatorTimes) -> float:
+    def copy_seconds(self, count: int, dtype: str, prices: OperatorTimes) -> float:
         """Return the seconds of a copy of elements."""
         key = "copy", count, dtype
         if key not in self._kernels:
@@ -193,7 +195,7 @@ class _Pieces:
         """Return the kernels of a piece."""
         return self._least.kernels(piece, op, self._plan)
 
-    def launched(
+    def launch_seconds(
         self, part: RankPart, pieces: Iterable[tuple[LayerOp, float, Sequence[Op]]], syncs: bool = False
     ) -> float:
         """Return the least time of a pass [s] from that of each piece, and its kernels: the host launches those of
@@ -253,5 +255,7 @@ class _Pieces:
 
     def _collective_seconds(self, kind: str, rows: int, columns: int, dtype: str) -> float:
         size = math.ceil(rows * columns * width(dtype))
-        copied = self._least.copied(rows * columns, dtype, self._prices) if self._orders else 0.0
-        return copied + self._prices.moved(kind, size, self._plan.tp, dtype if dtype in DTYPE_BYTES else "fp8", "tp")
+        copied = self._least.copy_seconds(rows * columns, dtype, self._prices) if self._orders else 0.0
+        return copied + self._prices.collective_seconds(
+            kind, size, self._plan.tp, dtype if dtype in DTYPE_BYTES else "fp8", "tp"
+        )

@@ -109,7 +109,7 @@ def _gains(step: Step, options: RunOptions) -> Iterator[str]:
 def _following(base: TrainingPlan, plan: TrainingPlan) -> TrainingPlan:
     """Return `base` with what only follows from another plan's degrees: replicas, layers of stages, sp."""
     shared = plan.sp if 1 in (plan.tp, base.tp) else base.sp
-    return base.altered(dp=plan.dp, layers=plan.layers, sp=shared)
+    return base.alter(dp=plan.dp, layers=plan.layers, sp=shared)
 
 
 def _schedule(plan: TrainingPlan, pp: int) -> str:

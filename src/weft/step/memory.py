@@ -64,7 +64,7 @@ def _devices(
     order = order or schedule(plan.schedule, plan.pp, plan.micro_batches)
     stages = [stages_on(order, device) for device in range(order.devices)]
     structure = StageLayout(stages, stage_counts(model, order.stages, plan, parts.names))
-    saved, working = parts.kept(structure.counts, plan.offload == "activations")
+    saved, working = parts.saved_bytes(structure.counts, plan.offload == "activations")
     versions = _versions(PlanJob(plan, parts, structure, order)).tolist()
     found = []
     for device, mine in enumerate(stages):

@@ -53,7 +53,7 @@ def rank_parts(
         pieces[key] = _pieces(model, tokens, framework, plan.dtype)
     if isinstance(plan.recompute, tuple):
         check_known([piece.name for kind in model.layer_kinds for piece in pieces[key][kind]], plan.recompute)
-    ends = plan.altered(recompute="none")
+    ends = plan.alter(recompute="none")
     known = like | same
     return {
         name: known.get(name) or part(name, mine, ends, framework)
@@ -81,7 +81,7 @@ class RankParts:
         self.narrow = np.array([one.narrow for one in of.values()])
         self._sizes: dict[bool, FloatArray] = {}
 
-    def kept(self, counts: NDArray[np.int64], offloads: bool) -> tuple[FloatArray, FloatArray]:
+    def saved_bytes(self, counts: NDArray[np.int64], offloads: bool) -> tuple[FloatArray, FloatArray]:
         """What a micro-batch keeps in each stage, and needs beside that in its forward and in its backward [bytes].
 
         The second array has the shape (2, stages). With `offloads` the activations of layers go to the host.
@@ -106,7 +106,7 @@ class RankParts:
             for name, size in part.kept.saved.items()
         }
 
-    def sent(self, counts: NDArray[np.int64]) -> FloatArray:
+    def offloaded_bytes(self, counts: NDArray[np.int64]) -> FloatArray:
         """What a micro-batch of each stage sends to the host if the activations of layers are kept there [bytes]."""
         sizes = [float(one.kept.bytes) if name in LAYERS else 0.0 for name, one in self.of.items()]
         found: FloatArray = counts @ np.array(sizes)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from weft.core.catalog import Quantity
-from weft.core.errors import InputError, check_name, check_type, shown
-from weft.core.fields import declared, described, redeclared, stated
+from weft.core.errors import InputError, check_name, check_type, show_value
+from weft.core.fields import declare, describe_fields, redeclare, stated_fields
 from weft.core.units import Dimension
 from weft.estimate.quantization import FORMATS
 from weft.graph.routing import Loads
@@ -53,86 +53,86 @@ class ServingPlan(Deployment):
     1.85
     """
 
-    overlap: Mapping[str, str] = redeclared(
+    overlap: Mapping[str, str] = redeclare(
         Deployment,
         "overlap",
         dict,
         help="An overlap method for all-reduces (tp) or MoE dispatch and combine (ep), such as tp=t3-mca, see "
         "'weft overlaps list --axis tp'.",
     )
-    ep: int = redeclared(
+    ep: int = redeclare(
         Deployment,
         "ep",
         help="Expert parallelism: GPUs that share the experts of an MoE layer. 1 (a slice of each expert), --tp, "
         "or, with --tp 1, any number (data-parallel attention with dispatch and combine).",
     )
-    pp: int = redeclared(
+    pp: int = redeclare(
         Deployment, "pp", help="Pipeline parallelism: stages, each with a part of the layers.", example=2
     )
-    two_batch_overlap: bool = declared(
+    two_batch_overlap: bool = declare(
         False,
         "Two-batch overlap (vLLM: DBO): compute one half of a batch during dispatch and combine of the other.",
     )
-    dispatcher: str = redeclared(
+    dispatcher: str = redeclare(
         Deployment, "dispatcher", default="DeepEP's on NVIDIA's Hopper and Blackwell, else nccl"
     )
-    expert_load: Loads | None = redeclared(
+    expert_load: Loads | None = redeclare(
         Deployment, "expert_load", default="power:0.55, balanced over the GPUs that share the experts"
     )
-    dtype: str | None = redeclared(
+    dtype: str | None = redeclare(
         Deployment,
         "dtype",
         help="Data type of GEMMs and their weights: bf16, fp16, fp8, int8, mxfp4, nvfp4, or fp8-block (block scales); "
         "of the weights alone where the GPU has no matrix rate for it.",
         default="as the model was released",
     )
-    weights: str = declared(
+    weights: str = declare(
         "",
         "Weight-only quantization: int8, int4-g128, mxfp4, nvfp4.",
         default="as --dtype",
         noun="format",
     )
-    kv_dtype: KvDtype = declared("bf16", "Data type of the KV cache.", noun="number format of the KV cache")
-    library: str | None = declared(
+    kv_dtype: KvDtype = declare("bf16", "Data type of the KV cache.", noun="number format of the KV cache")
+    library: str | None = declare(
         None,
         "Kernels: those of vllm, sglang or trtllm, or the vendor's libraries.",
         default="serve: those of --framework; prefill and decode: the vendor's",
         noun="library of a step",
     )
-    enforce_eager: bool = declared(
+    enforce_eager: bool = declare(
         False, "Launch every kernel from the CPU, without CUDA graphs (a framework's --library)."
     )
-    num_speculative_tokens: int | None = declared(
+    num_speculative_tokens: int | None = declare(
         None, "Speculative decoding: draft tokens of each sequence that an iteration verifies.", least=0, example=3,
         most=_MOST_DRAFTS,
     )  # fmt: skip
-    acceptance_rate: float | None = declared(
+    acceptance_rate: float | None = declare(
         None, "Probability that a draft token is accepted if the tokens before it are.", bounds=(0, 1), example=0.8
     )
-    speculative_method: str | None = declared(
+    speculative_method: str | None = declare(
         None, f"Drafter: {', '.join(OWN)} (n-gram lookup), or a model by name.", default="mtp"
     )
-    framework: str | None = declared(
+    framework: str | None = declare(
         None,
         "Serving framework whose defaults apply: vllm, sglang, trtllm, or a version, such as vllm@0.10.",
         default=FRAMEWORK,
     )
-    replicas: int | None = declared(
+    replicas: int | None = declare(
         None,
         "Copies of the model (data-parallel replicas).",
         example=2,
         default="as many as the system holds",
         scope="server",
     )
-    prefill_replicas: int = declared(
+    prefill_replicas: int = declare(
         0,
         "Disaggregated prefill: replicas that only prefill, and send the KV cache to the others.",
         least=0,
         example=1,
         scope="server",
     )
-    router: Router = declared("least-loaded", "How requests are routed to replicas.", scope="server")
-    scheduler: str | Callable[[Any], None] | None = declared(
+    router: Router = declare("least-loaded", "How requests are routed to replicas.", scope="server")
+    scheduler: str | Callable[[Any], None] | None = declare(
         None,
         "Scheduling policy of an engine, such as vllm or sglang.",
         default="the framework's",
@@ -140,24 +140,24 @@ class ServingPlan(Deployment):
         names="weft.serving.policies:POLICIES",
         scope="server",
     )
-    max_num_batched_tokens: int | None = declared(
+    max_num_batched_tokens: int | None = declare(
         None,
         "Maximum tokens of an engine iteration (the chunk of chunked prefill).",
         example=256,
         default="the framework's",
         scope="server",
     )
-    max_num_seqs: int | None = declared(
+    max_num_seqs: int | None = declare(
         None,
         "Maximum requests that run at once in a replica (the batch).",
         example=256,
         default="the framework's",
         scope="server",
     )
-    block_size: int | None = declared(
+    block_size: int | None = declare(
         None, "Tokens of a KV-cache block.", example=256, default="the framework's", scope="server"
     )
-    gpu_memory_utilization: float | None = declared(
+    gpu_memory_utilization: float | None = declare(
         None,
         "Share of a GPU's memory for weights, activations and KV cache.",
         bounds=(0.01, 1),
@@ -165,14 +165,14 @@ class ServingPlan(Deployment):
         default="the framework's",
         scope="server",
     )
-    max_model_len: int | None = declared(
+    max_model_len: int | None = declare(
         None,
         "Maximum tokens of a prompt and its output together.",
         example=8192,
         default="the model's context",
         scope="server",
     )
-    cpu_overhead: str | None = declared(
+    cpu_overhead: str | None = declare(
         None,
         "CPU time that an engine iteration adds to its kernels, like 1ms.",
         default="the framework's, assumed",
@@ -230,7 +230,8 @@ class ServingPlan(Deployment):
                 value = getattr(self, name)
                 if value is not None and self.num_speculative_tokens is None:
                     raise InputError(
-                        f"{name} is {shown(value)}, and no token is drafted; give num_speculative_tokens, such as 3, "
+                        f"{name} is {show_value(value)}, and no token is drafted; give num_speculative_tokens, such as "
+                        "3, "
                         "too"
                     )
         elif self.acceptance_rate is None:
@@ -244,8 +245,10 @@ class ServingPlan(Deployment):
             check_type("cpu_overhead", self.cpu_overhead, str, "give a time, such as '1 ms'")
             SECONDS.parse(self.cpu_overhead)
         if not (self.scheduler is None or isinstance(self.scheduler, str) or callable(self.scheduler)):
-            known = ", ".join(described(ServingPlan)["scheduler"].choices)
-            raise InputError(f"scheduler is {shown(self.scheduler)}; give one of {known}, or a function of a replica")
+            known = ", ".join(describe_fields(ServingPlan)["scheduler"].choices)
+            raise InputError(
+                f"scheduler is {show_value(self.scheduler)}; give one of {known}, or a function of a replica"
+            )
         if self.replicas is not None:
             self.check_replicas(self.replicas)
 
@@ -303,16 +306,18 @@ class ServingPlan(Deployment):
     @property
     def of_pass(self) -> ServingPlan:
         """The same plan without rules of a server: all that decides how long a forward pass takes."""
-        rules = {name: one.value for name, one in described(ServingPlan).items() if one.declared.scope == "server"}
+        rules = {
+            name: one.value for name, one in describe_fields(ServingPlan).items() if one.declared.scope == "server"
+        }
         return replace(self, **rules)
 
     def refuse_server(self, function: str) -> None:
         """Raise InputError for a rule of a server, which one forward pass has not."""
-        for name, value in stated(self).items():
-            one = described(ServingPlan).get(name)
+        for name, value in stated_fields(self).items():
+            one = describe_fields(ServingPlan).get(name)
             if one and one.declared.scope == "server":
                 raise InputError(
-                    f"{name} is {shown(value)}, which is a rule of a server, and {function} times one pass of a "
+                    f"{name} is {show_value(value)}, which is a rule of a server, and {function} times one pass of a "
                     "replica; leave it out, or ask weft.serve"
                 )
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from weft.core.errors import InputError
 from weft.core.options import RunOptions
-from weft.core.store import Store, kept
+from weft.core.store import Store, read_or_make
 from weft.graph import Attention, Collective, Gemm, Node, Op
 from weft.hardware import System
 from weft.overlaps import find_strategy
@@ -161,7 +161,7 @@ class Windows:
         try:
             if self.engine:
                 self.store = self.store or Store()  # made late: it loads the engine
-                record = kept(task, self.store)
+                record = read_or_make(task, self.store)
                 found = window((record["kernel"], record["collective"]), "engine")
             else:
                 found = window((1.0 if gemm.m == STREAMED_ROWS else self.waves.growth(task), 1.0), "waves")

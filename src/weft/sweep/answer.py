@@ -128,7 +128,7 @@ class Sweep(Answer):
         return tuple(self.matrix.axes)
 
     @property
-    def fixed(self) -> Mapping[str, Any]:
+    def fixed_values(self) -> Mapping[str, Any]:
         """The values that do not vary, by name."""
         return {name: value for name, value in self.matrix.data.items() if name not in ("run", *self.axes)}
 

@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, create_model, field_validator
 from weft import hardware
 from weft.core.catalog import Whole, unknown_key
 from weft.core.errors import ConfigError, InputError, check_type, check_whole
-from weft.core.fields import described, from_options
+from weft.core.fields import describe_fields, from_options
 from weft.core.files import finite
 from weft.core.options import SUSTAINED, Arbiter, Fidelity, RunOptions
 from weft.core.store import Record
@@ -135,7 +135,7 @@ def _optional(kind: Any) -> Any:
 
 def _keys(*owners: Any) -> dict[str, Any]:
     """The fields of dataclasses as keys of a file, of any type: the dataclass checks them."""
-    return {name: _optional(Any) for owner in owners for name in described(owner)}
+    return {name: _optional(Any) for owner in owners for name in describe_fields(owner)}
 
 
 _PLAN = create_model(
@@ -164,7 +164,7 @@ class PlanQuestion(_PLAN):
         """Loads of experts, also from a text such as "even" or "power:0.6"."""
         return loads_of(value) if isinstance(value, str) else value
 
-    def stated(self) -> dict[str, Any]:
+    def stated_values(self) -> dict[str, Any]:
         """The fields of the plan that are given."""
         fields = {name: getattr(self, name) for name in TrainingPlan.__dataclass_fields__}
         return {name: value for name, value in fields.items() if value not in _UNSET}
@@ -185,7 +185,7 @@ class StepQuestion(PlanQuestion):
             options=self.options or RunOptions(),
             fidelity=self.fidelity,
             compare=False,
-            **self.stated(),
+            **self.stated_values(),
         )
 
 
@@ -196,7 +196,7 @@ class MemoryQuestion(PlanQuestion):
 
     def answer(self) -> NeededMemory:
         """The memory of a training step."""
-        return memory(found_model(self.model), self.machine(), framework=self.framework, **self.stated())
+        return memory(found_model(self.model), self.machine(), framework=self.framework, **self.stated_values())
 
     def figures(self, answer: NeededMemory) -> dict[str, Any]:
         """Peaks [bytes] by name."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from weft.core.errors import shown
+from weft.core.errors import show_value
 from weft.core.options import RunOptions
 from weft.models import SubLayer
 from weft.models.parallel import split
@@ -108,7 +108,7 @@ def answers_are_streams(views: Sequence[ArbiterView], answers: Sequence[int]) ->
     """It answers COMPUTE (0), COMMUNICATION (1) or NOBODY (-1)."""
     for view, answer in zip(views, answers, strict=True):
         if answer not in (COMPUTE, COMMUNICATION, NOBODY):
-            return f"{shown(answer)} to {view}"
+            return f"{show_value(answer)} to {view}"
     return None
 
 

@@ -78,7 +78,7 @@ def ways_to_share(advice: Advice) -> Figure:
     return stacked_bars(
         "What runs for how long?", Table(columns, rows), lane="way", value="time_us", color=Color("runs", _RUNNING),
         in_order=True, over=[Label("said")],
-    ).captioned("Every way that was simulated, the best last but for the ideal, with its speedup.")  # fmt: skip
+    ).with_caption("Every way that was simulated, the best last but for the ideal, with its speedup.")  # fmt: skip
 
 
 def _stretches(option: SharingOption) -> tuple[float, float, float, float]:
@@ -122,7 +122,7 @@ def gain_against_units(advice: Advice) -> Figure:
         series="way",
         mark="mark",
         looks=colors,
-    ).captioned(f"Speedup by reserved {word}, expected and simulated. Level lines are strategies that reserve none.")
+    ).with_caption(f"Speedup by reserved {word}, expected and simulated. Level lines are strategies that reserve none.")
 
 
 def _best_on_units(advice: Advice) -> SharingOption | None:
@@ -154,7 +154,7 @@ def collective_times(advice: Advice) -> Figure:
         f"What does the {advice.collective.name} take alone?", Table(columns, rows),
         x=Axis("mib", log=True, labels=SIZES), y=Axis("time_us", log=True), color=Color("driver"),
         over=[Lines(Table([number("mib", "size", "MiB", ".4g"), text("what")], marks), "mib", "what")],
-    ).captioned(f"The collective alone: few compute units move large buffers slower{later}")  # fmt: skip
+    ).with_caption(f"The collective alone: few compute units move large buffers slower{later}")  # fmt: skip
 
 
 def _take(advice: Advice) -> str:

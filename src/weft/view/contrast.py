@@ -39,7 +39,7 @@ class ContrastReport(Report[Contrast]):
     def sentences(self) -> list[str]:
         """How much faster or slower the best change makes it, what keeps it from more, and what it needs."""
         answer, best = self.answer, self.answer.best
-        if answer.overloaded:
+        if answer.has_overload:
             return self._by_capacity(best)
         was, now, gain = float(answer.first.seconds), float(answer.answers[best].seconds), answer.speedup(best)
         what = getattr(answer.first, "timed", "it")
@@ -50,9 +50,9 @@ class ContrastReport(Report[Contrast]):
             gained = "no difference that Weft can see."
         else:
             gained = f"{gain:.3g} times as fast." if gain > 1 else f"{1 / gain:.3g} times as long."
-        if len(answer.changed) > 1:
-            lead = f"Of {len(answer.changed)} ways {best} is fastest, {seconds(now)} instead of {seconds(was)}: "
-        needs = getattr(answer.answers[best], "needs", ()) if len(answer.changed) == 1 else ()
+        if len(answer.other_answers) > 1:
+            lead = f"Of {len(answer.other_answers)} ways {best} is fastest, {seconds(now)} instead of {seconds(was)}: "
+        needs = getattr(answer.answers[best], "needs", ()) if len(answer.other_answers) == 1 else ()
         return [*self._misfits(), lead + gained, *self._frameworks(), *self._bound(), *needs]
 
     def _frameworks(self) -> list[str]:
@@ -61,7 +61,7 @@ class ContrastReport(Report[Contrast]):
         if not (isinstance(first, Step) and isinstance(other, Step)) or "framework" not in first.defaulted:
             return []
         said = framework_words(first.framework, first.defaulted) + "."
-        if "framework" not in other.defaulted or len(self.answer.changed) > 1:
+        if "framework" not in other.defaulted or len(self.answer.other_answers) > 1:
             return [said]
         (was, before), (now, after) = (
             min((took, name) for name, took in {one.framework.name: one.seconds, **one.elsewhere}.items())
@@ -122,7 +122,7 @@ class ContrastReport(Report[Contrast]):
         """Before and after, part by part, and what else the answers measure; of more than two, a row for each."""
         if len(self.answer.answers) != 2:
             return [self._by_answer()]
-        if self.answer.overloaded:
+        if self.answer.has_overload:
             return self._by_measure()
         return [self._by_part(), *self._by_measure()]
 
@@ -171,7 +171,7 @@ class ContrastReport(Report[Contrast]):
         unit, scale = _unit(float(self.answer.first.seconds))
         rows = []
         for name, one in self.answer.answers.items():
-            if self.answer.overloaded:
+            if self.answer.has_overload:
                 rows.append((name, float(one.requests_per_s), self.answer.speedup(name), None, ""))
                 continue
             exposed = sum(getattr(one, "exposed", {}).values()) / float(one.seconds)
@@ -181,7 +181,7 @@ class ContrastReport(Report[Contrast]):
         time = number("time", "time", unit, _three)
         columns = [
             text("changed", "with"),
-            number("requests_per_s", "requests/s", "", ",.3g") if self.answer.overloaded else time,
+            number("requests_per_s", "requests/s", "", ",.3g") if self.answer.has_overload else time,
             number("gain", "times as fast", "", ".3f"),
             number("exposed", "exposed communication", "", ".1%"),
             text("needs", "note", prose=True),
@@ -213,7 +213,7 @@ class ContrastReport(Report[Contrast]):
 
     def figures(self) -> Sequence[Figure]:
         """A bar for each answer that stacks its parts; none for loads above capacity, which have no time."""
-        if self.answer.overloaded:
+        if self.answer.has_overload:
             return []
         lanes = {
             name: {part: float(took) for part, took in one.parts.items()} for name, one in self.answer.answers.items()

@@ -340,7 +340,7 @@ def held_units(answer: CoRun, until: float | None = None) -> Figure:
         for what, loop in (("GEMM", answer.gemm), ("collective", answer.collective))
     )
     caption = f"{answer.run.overlap}: {ends}; {percent(answer.share_of_ideal)} of the ideal."
-    return units_by_way([way], colors, until).captioned(caption)
+    return units_by_way([way], colors, until).with_caption(caption)
 
 
 def stream_waits(answer: CoRun) -> Figure:
@@ -356,7 +356,7 @@ def stream_waits(answer: CoRun) -> Figure:
     return stacked_bars(
         f"Where the time of a place for one workgroup goes ({answer.run.overlap})", table, lane="side", value="time_us",
         color=Color("what", {REASONS[reason]: color for reason, color in looks.PLACE.items()}),
-    ).captioned(
+    ).with_caption(
         "On average over the iterations of a loop. Waves of workgroups in one place add up: a GEMM that needs a wave "
         "more on fewer compute units computes longer."
     )  # fmt: skip
@@ -377,7 +377,7 @@ def strategies(found: Comparison) -> Figure:
         f"{one.gemm.count} × GEMM concurrent with {one.collective.count} × {one.name}", Table(columns, rows),
         lane=Lane("overlap", "side"), end="end_us", color=Color("side", SIDES),
         over=[Label("said"), Lines(lines, "end_us", "line")],
-    ).captioned(
+    ).with_caption(
         "When the GEMMs and the collectives had ended under each strategy, with the speedup and, in brackets, its "
         "share of the ideal. Dashed: the ideal, in which neither slows the other, and serial, the "
         "collective on compute units."

@@ -53,10 +53,14 @@ class EstimateReport(Report["Estimate"]):
         ]
         columns = [text("case"), text("part"), microseconds("time", "time", 2), text("bound")]
         return stacked_bars(
-            "Where does the time go?", Table(columns, rows), lane="case", value="time_us",
-            color=Color("part", looks.spread(list(dict.fromkeys(row[1] for row in rows)))), in_order=True,
+            "Where does the time go?",
+            Table(columns, rows),
+            lane="case",
+            value="time_us",
+            color=Color("part", looks.spread(list(dict.fromkeys(row[1] for row in rows)))),
+            in_order=True,
             over=[Label("bound")],
-        ).captioned("Closed-form times by what they are spent on; the word behind each bar is its bound.")  # fmt: skip
+        ).with_caption("Closed-form times by what they are spent on; the word behind each bar is its bound.")
 
 
 def _us(seconds: Any) -> float:

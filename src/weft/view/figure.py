@@ -82,7 +82,7 @@ class Figure:
     data: Mapping[str, Table]
     caption: str = ""
 
-    def captioned(self, caption: str) -> Figure:
+    def with_caption(self, caption: str) -> Figure:
         """The figure with another caption."""
         return Figure(self.title, self.chart, self.data, caption)
 

@@ -60,7 +60,7 @@ def heat_section(runs: Sequence[Timeline]) -> Section:
 
 def load_over_time(run: Timeline, heat: Heat) -> Figure:
     """Every channel over time or, where banks were recorded, every bank of the channel with the largest load."""
-    gpu, channel = np.unravel_index(int(heat.moved.sum(axis=(2, 3)).argmax()), heat.read.shape[:2])
+    gpu, channel = np.unravel_index(int(heat.moved_bytes.sum(axis=(2, 3)).argmax()), heat.read.shape[:2])
     if heat.of == "bank":
         unit, where = "bank", f"of channel {channel}, which moves most"
         arrays = [a[gpu, channel] for a in _arrays(heat)]
@@ -77,7 +77,7 @@ def load_over_time(run: Timeline, heat: Heat) -> Figure:
     addresses = "hashed" if run.options.hashing else "plain"
     return load_map(
         f"How loaded is each {unit}? {run.overlap}, {addresses} addresses", table, _LOOKS, until, len(arrays[0]), unit
-    ).captioned(f"Each {unit} {where}; camping index of the run: {heat.camping:.3f}. {_WHAT}")
+    ).with_caption(f"Each {unit} {where}; camping index of the run: {heat.camping:.3f}. {_WHAT}")
 
 
 def bank_loads(run: Timeline, heat: Heat) -> Figure:
@@ -86,7 +86,7 @@ def bank_loads(run: Timeline, heat: Heat) -> Figure:
     efficiency, hits = (_ratio(a[0].sum(axis=-1), b[0].sum(axis=-1)) for a, b in _parts(heat))
     rows = [
         (channel, channel + 1, bank, bank + 1, *(_none(float(a[channel, bank])) for a in (busy, efficiency, hits)),
-         float(heat.moved[0, channel, bank].sum()) / 1e3)
+         float(heat.moved_bytes[0, channel, bank].sum()) / 1e3)
         for channel, bank in np.ndindex(*busy.shape)
     ]  # fmt: skip
     columns = [
@@ -95,11 +95,11 @@ def bank_loads(run: Timeline, heat: Heat) -> Figure:
     ]  # fmt: skip
     title = f"How loaded is each bank over the whole run? {run.overlap}"
     banks = busy.shape[1]
-    return load_map(title, Table(columns, rows), _LOOKS, len(busy), banks, "bank", across="channel").captioned(_WHAT)
+    return load_map(title, Table(columns, rows), _LOOKS, len(busy), banks, "bank", across="channel").with_caption(_WHAT)
 
 
 def _arrays(heat: Heat) -> tuple[npt.NDArray[np.int64], ...]:
-    return heat.moved, heat.busy_fs, heat.pending_fs, heat.activates, heat.requests
+    return heat.moved_bytes, heat.busy_fs, heat.pending_fs, heat.activates, heat.requests
 
 
 def _cells(arrays: Sequence[npt.NDArray[np.int64]], bin_s: float) -> Iterator[tuple[Any, ...]]:

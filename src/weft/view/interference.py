@@ -94,7 +94,7 @@ def _percentiles(unit: str, format_: str) -> list[Column]:
 def _delays(found: Sequence[tuple[Timeline, MemoryInterference]]) -> Table:
     rows = [
         (*about, one.requests, one.ahead_bytes.mean / 1024, one.ahead_bytes.p99 / 1024, met.mean_delay(one) * 1e9,
-         one.delaying_bytes / 1e6, met.delayed(one) * 1e6)
+         one.delaying_bytes / 1e6, met.delay_of(one) * 1e6)
         for about, met, one in _streams(found)
     ]  # fmt: skip
     columns = [

@@ -101,7 +101,7 @@ def holders(answer: Memory) -> Figure:
         "Memory by holder", table, lane="lane", value="size_gb",
         color=Color("holder", _looks(table.distinct("holder"))), over=[_capacity(answer)],
     )  # fmt: skip
-    return figure.captioned("One GPU of each pipeline stage at its own peak; the dashed line is the GPU's memory.")
+    return figure.with_caption("One GPU of each pipeline stage at its own peak; the dashed line is the GPU's memory.")
 
 
 def _capacity(answer: Memory) -> Lines:
@@ -123,7 +123,7 @@ def memory_curve(answer: Step, until_s: float = math.inf) -> Figure | None:
         name="memory",
     )  # fmt: skip
     where = f"The GPU of stage {at}" if len(answer.memory.devices) > 1 else "One GPU"
-    return figure.captioned(f"{where}, in GB; activations rise with every forward pass that is in flight.")
+    return figure.with_caption(f"{where}, in GB; activations rise with every forward pass that is in flight.")
 
 
 def _held_table(answer: Step, at: int, device: DeviceMemory, until_s: float) -> Table:

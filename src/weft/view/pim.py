@@ -31,7 +31,7 @@ def banks_over_time(met: Mapping[str, ChannelRun], path: float) -> Figure:
     banks = max(one.pim.channel.banks for one in met.values())
     colors = {_KERNEL: looks.BLUE, _COMMANDS: looks.ORANGE}
     title = "Which bank serves whom?"
-    return held_map(title, Table(columns, rows), colors, SHOWN_US, banks, "bank").captioned(
+    return held_map(title, Table(columns, rows), colors, SHOWN_US, banks, "bank").with_caption(
         "A group of commands takes all banks of its units together; requests of the GEMM wait until it ends.",
     )
 

@@ -44,7 +44,7 @@ def pipeline_diagram(times: PipelineTimes) -> Figure:
         end=Axis("end_ms", title="time [ms]", domain=[0.0, 1e3 * times.makespan]), color=Color("kind", KINDS),
         over=[Label("micro_batch" if drawn.tasks <= _MOST_NUMBERED else "", inside=True)],
     )  # fmt: skip
-    return figure.captioned(
+    return figure.with_caption(
         f"Idle {times.idle_share:z.1%} of the time; at most {_in_flight_words(times)} in flight on a device."
     )
 

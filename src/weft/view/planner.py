@@ -75,4 +75,4 @@ def front_figure(
     figure = curves(
         title, line, x=x, y=Axis(y, zero=False), color=Color(series), steps=steps, over=[Dots(dots), Words("mark")],
     )  # fmt: skip
-    return figure.captioned(caption)
+    return figure.with_caption(caption)

@@ -290,7 +290,7 @@ class CollectiveReport(PredictionReport):
         table = Table(columns, sorted(rows, key=lambda row: (row[0], row[1])))
         across, color = Axis("mib", log=True, labels=SIZES), Color("system")
         times = curves("How long does it take?", table, x=across, y=Axis("time_us", log=True), color=color)
-        rates = curves("Which bandwidth does it reach?", table, x=across, y="busbw_gbs", color=color).captioned(
+        rates = curves("Which bandwidth does it reach?", table, x=across, y="busbw_gbs", color=color).with_caption(
             "Against the size of the whole buffer, as nccl-tests counts it. A kink is a size where the library takes "
             "another protocol or algorithm."
         )
@@ -492,4 +492,4 @@ def collective_time_parts(one: Predicted) -> Figure:
     return stacked_bars(
         f"Where does the time go, on {one.machine}?", Table(columns, rows), lane="size", value="time_us",
         color=Color("part", colors), share=True,
-    ).captioned("Launch and latency where a collective is small, links where it is large.")  # fmt: skip
+    ).with_caption("Launch and latency where a collective is small, links where it is large.")  # fmt: skip

@@ -87,9 +87,13 @@ def operators_over_time(run: Timeline) -> Figure:
     ]  # fmt: skip
     table = Table(columns, rows)
     return timeline_bars(
-        "What runs when?", table, lane="operator", start="start_us", end=Axis("end_us", title="time [µs]", domain=True),
+        "What runs when?",
+        table,
+        lane="operator",
+        start="start_us",
+        end=Axis("end_us", title="time [µs]", domain=True),
         color=Color("phase", looks.spread(table.distinct("phase"))),
-    ).captioned("Kernels from their request to their end, in the order of the time that each kind takes.")  # fmt: skip
+    ).with_caption("Kernels from their request to their end, in the order of the time that each kind takes.")
 
 
 def traffic_over_time(run: Timeline) -> Figure | None:
@@ -108,7 +112,7 @@ def traffic_over_time(run: Timeline) -> Figure | None:
     return step_lines(
         "How busy is the memory?", Table(columns, rows), x=Axis("time_us", domain=[0, run.seconds * 1e6]), y="rate",
         series="what", limit=run.gpu.memory.bandwidth / 1e9, name="traffic",
-    ).captioned("Dashed: the peak of the memory.")  # fmt: skip
+    ).with_caption("Dashed: the peak of the memory.")  # fmt: skip
 
 
 def program_figures(run: Timeline) -> Sequence[Figure]:

@@ -86,7 +86,7 @@ class RecomputationReport(SystemReport["Recomputation"]):
             color=Color("kind", {"operators chosen": looks.BLUE}),
             over=[Dots(named), Level(answer.budget / 1e9), Words("mark")],
         )  # fmt: skip
-        return figure.captioned(
+        return figure.with_caption(
             "Each dot is a set of operators that run again in the backward pass, grey ones the policies of frameworks; "
             "the level line is the budget."
         )

@@ -99,11 +99,19 @@ class RooflineReport(SystemReport["Roofline"]):
         several = len({op.part for op in answer.operators}) > 1
         rows = [
             (
-                f"{op.part}: {op.name}" if several else op.name, op.direction, label(op.kind), op.flops / 1e9,
-                op.bytes / 1e6, op.intensity, op.seconds * 1e6, op.rate / _TERA, answer.attained(op) or None, op.bound,
+                f"{op.part}: {op.name}" if several else op.name,
+                op.direction,
+                label(op.kind),
+                op.flops / 1e9,
+                op.bytes / 1e6,
+                op.intensity,
+                op.seconds * 1e6,
+                op.rate / _TERA,
+                answer.attained_share(op) or None,
+                op.bound,
             )
             for op in answer.operators
-        ]  # fmt: skip
+        ]
         columns = [
             text("operator"), text("pass"), text("kind", spare=True), number("gflop", "work", "GFLOP", ",.2f"),
             number("megabytes", "data", "MB", ",.1f"), number("intensity", "intensity", "FLOP/B", ",.1f"),
@@ -125,7 +133,7 @@ class RooflineReport(SystemReport["Roofline"]):
         rows = [
             (
                 op.name, op.direction, label(op.kind), op.intensity, op.rate / _TERA, op.seconds * 1e6,
-                answer.attained(op), op.bound,
+                answer.attained_share(op), op.bound,
             )
             for op in shown
         ]  # fmt: skip
@@ -133,6 +141,6 @@ class RooflineReport(SystemReport["Roofline"]):
         return dots_below(
             "What bounds each operator?", Table(columns, rows), _ceilings(answer, shown), x="intensity", y="tflops",
             color=Color("kind", kinds), shape="pass", size="time_us",
-        ).captioned(
+        ).with_caption(
             f"Larger dots take longer. Ridges, from DRAM: {ridges}. Dots above the DRAM's line find operands in caches."
         )  # fmt: skip

@@ -77,7 +77,7 @@ class RunReport(Report[Comparison]):
     explained = "t3"
 
     @property
-    def simulated(self) -> list[Timeline]:
+    def simulated_runs(self) -> list[Timeline]:
         """The runs without ideals, which are assembled from others."""
         return [run for run in self.answer if not run.parts]
 
@@ -123,11 +123,11 @@ class RunReport(Report[Comparison]):
         """The time of each overlap, its traffic by cause, and what was recorded on request."""
         answer = self.answer
         traffic = traffic_table(list(answer))
-        return [time_table(answer), *late_tables(answer), traffic, *recorded_parts(self.simulated)]
+        return [time_table(answer), *late_tables(answer), traffic, *recorded_parts(self.simulated_runs)]
 
     def details(self) -> list[Table | str]:
         """Waits, and counters."""
-        some = self.simulated
+        some = self.simulated_runs
         return [wait_table(some), counter_table(some)] if some else []
 
     def figure(self) -> Figure:
@@ -136,7 +136,7 @@ class RunReport(Report[Comparison]):
 
     def sections(self) -> list[Part]:
         """The page: what is hidden, what happens when, what moves, waits, interference, load, and counters."""
-        answer, shown = self.answer, self.simulated
+        answer, shown = self.answer, self.simulated_runs
         simulated, traffic = {run.overlap: run for run in shown}, traffic_table(list(answer))
         gemm = answer.baseline.gemm
         return [
@@ -456,7 +456,7 @@ def sub_layer_times(answer: Comparison) -> Figure:
         "How much communication hides behind the GEMM?", table, lane=Lane("overlap", "phase"), start="start_us",
         end=Axis("end_us", title="time [µs]", domain=True),
         color=Color("phase", {**looks.spread(table.distinct("phase")), **colors}), over=[Label("said")],
-    ).captioned(
+    ).with_caption(
         "What lies under a GEMM bar is hidden. A fused reduce-scatter runs from its first byte's arrival to its last "
         "chunk's completion."
     )  # fmt: skip
@@ -476,7 +476,7 @@ def waits(runs: Timeline | Sequence[Timeline], gpu: int = 0) -> Figure:
     return stacked_bars(
         "What do workgroups wait for?", table, lane="kernel", value="share",
         color=Color("what", dict(looks.WAITS.values())), share=True,
-    ).captioned(
+    ).with_caption(
         "Each kernel's workgroups, all their time added up. Two workgroups share a compute unit's matrix unit, so a "
         "busy GEMM shows half its time as waiting for it; time spent on loads and stores is what memory costs."
     )  # fmt: skip
@@ -519,7 +519,7 @@ def traffic_by_cause(
     if one:
         title, lane = "Which traffic does each overlap cause?", "overlap"
         drawn = stacked_bars(title, table, lane=lane, value="mb", color=color, over=[Label("said")])
-        return drawn.captioned("All bytes between the memory controllers and DRAM of one GPU, by what caused them.")
+        return drawn.with_caption("All bytes between the memory controllers and DRAM of one GPU, by what caused them.")
     return stacked_bars(
         "Where is DRAM traffic saved?", table, lane=Lane("layer", "overlap"), value=Axis("share", percent=True),
         color=color, over=[Label("said")],

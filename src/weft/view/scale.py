@@ -50,7 +50,7 @@ def scaling_figure(answer: Scaling) -> Figure:
         f"compute {point.compute:g}x, network {point.network:g}x: {point.method}": point.step.parts
         for point in answer.points
     }
-    return waterfall("Where the step goes", lanes).captioned(
+    return waterfall("Where the step goes", lanes).with_caption(
         "Machines by their rates of computing and of links, as multiples of today's."
     )
 

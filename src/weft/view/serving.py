@@ -145,7 +145,7 @@ def _too_few(answer: Serving) -> list[str]:
         return [f"{lead}, and so long a trace."]
     if answer.clients:
         return [f"{lead}: give --requests {(WARM_UP + LIFETIMES + 1) * answer.clients:,} or more, or leave it out."]
-    found = answer.counted
+    found = answer.counted_requests
     lifetime = sum(one.done - one.arrival for one in found) / len(found)
     count = 1.15 * answer.offered * (WARM_UP + LIFETIMES) * lifetime
     if not count < float("inf"):
@@ -341,7 +341,7 @@ def distribution(answer: Serving) -> Figure:
         y=Axis("share", percent=True),
         color=Color("of"),
     )
-    return figure.captioned("Share of requests with at most this latency; TPOT is the mean ITL of a request.")
+    return figure.with_caption("Share of requests with at most this latency; TPOT is the mean ITL of a request.")
 
 
 def _decades(times: Sequence[float]) -> list[float]:
@@ -387,7 +387,7 @@ def steps_figure(answer: Serving) -> Figure:
         end=Axis("end_ms", title=f"time since {begin:,.1f} s [ms]", domain=True), color=Color("kind", _KINDS),
         name="steps",
     )  # fmt: skip
-    return figure.captioned(
+    return figure.with_caption(
         "Iterations in the middle of the load; consecutive decode iterations of the same batch are one bar."
     )
 
@@ -408,7 +408,7 @@ def curve_figure(answer: Serving) -> Figure:
         "Throughput per GPU against interactivity", Table(heads, rows), x="user", y="gpu", color=Color("what"),
         over=[Words("said", ringed=False)],
     )  # fmt: skip
-    return figure.captioned("A dot for each number of concurrent clients (closed loop).")
+    return figure.with_caption("A dot for each number of concurrent clients (closed loop).")
 
 
 def _apart(dots: Sequence[tuple[float, float]]) -> list[bool]:

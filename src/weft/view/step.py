@@ -109,7 +109,7 @@ class StepReport(SystemReport[Step]):
         lanes = {"mean": answer.parts}
         if answer.devices > 1:
             lanes |= {f"stage {device}": answer.rank_parts(device) for device in shown_devices(answer.devices)}
-        return waterfall("Where does the step go?", lanes, answer.seconds).captioned(
+        return waterfall("Where does the step go?", lanes, answer.seconds).with_caption(
             "Each bar adds up to the step. Exposed communication is what computing waits for; on a single stage, "
             "idle time is shown as bubble, whatever its cause."
         )
@@ -177,7 +177,7 @@ class GraphStepReport(Report["GraphStep"]):
         lanes: defaultdict[str, dict[str, float]] = defaultdict(dict)
         for one in self.answer.shares:
             lanes[one.phase or "all"][one.kind] = one.seconds
-        return waterfall("Where does the time go?", lanes, self.answer.seconds).captioned(
+        return waterfall("Where does the time go?", lanes, self.answer.seconds).with_caption(
             "Time of the operators of each phase; of other streams, what computing waits for them."
         )
 
@@ -254,7 +254,7 @@ class InferenceReport(SystemReport["Inference"]):
         """Where the time goes, as one bar."""
         return waterfall(
             "Where does the time go?", {self.answer.phase: self.answer.parts}, self.answer.seconds
-        ).captioned("One GPU; exposed communication is what computing waits for.")
+        ).with_caption("One GPU; exposed communication is what computing waits for.")
 
 
 def ranks(plan: Deployment) -> str:
@@ -519,7 +519,7 @@ def layer_streams(answer: Step) -> Figure | None:
     return timeline_bars(
         f"What runs in a {chunk.parts[place].name} layer, and when?", table, lane="stream", start="start_ms",
         end=Axis("end_ms", title="time [ms]", domain=True), color=Color("kind", colors), name="streams",
-    ).captioned(
+    ).with_caption(
         "One GPU's streams in the forward and then the backward pass of one micro-batch. Where a stream of "
         "communication is busy and the stream compute is not, communication is exposed."
     )  # fmt: skip

@@ -67,10 +67,10 @@ def kernels(answer: Step, device: int, most: int = MOST) -> Iterator[TraceKernel
                 f"{_TASKS[task.kind]} of a micro-batch, not unfolded", "compute", start, end, where, launched=start
             )
         else:
-            yield from (kernel.moved(start, **where) for kernel in within)
+            yield from (kernel.shift(start, **where) for kernel in within)
             if task.kind == "B" and schedule.whole[task.stage, task.micro_batch]:
                 done = answer.chunks[task.stage].backward.seconds
-                yield from (kernel.moved(start + done, **where) for kernel in inside[task.stage, "W"])
+                yield from (kernel.shift(start + done, **where) for kernel in inside[task.stage, "W"])
         yield from _send_kernels(answer, task.kind, task.stage, task.micro_batch, end)
     yield from _tail(answer, device)
 
@@ -87,7 +87,7 @@ def _inside(chunk: Chunk, kind: str) -> Iterator[TraceKernel]:
         slower = (end - start - idle) / (alone - idle) if alone > idle else 1.0
         for each in passes:
             for kernel in _of_pass(each):
-                yield kernel.slowed(slower).moved(start, part=part.name, number=number)
+                yield kernel.stretch(slower).shift(start, part=part.name, number=number)
             start += (each.seconds - _idle(each)) * slower + _idle(each)
         begin = end
     for name, (start, end) in whole.times.items():

@@ -114,7 +114,7 @@ def sweep_figure(answer: Sweep) -> Figure:
     reached = [_goal_value(answer, point) or 0.0 for point in points]
     lines = [_point_words(answer, point, name) or "time" for point in points]
     if len(set(lines)) > _MOST_LINES:
-        return _best_map(answer, points, name).captioned(
+        return _best_map(answer, points, name).with_caption(
             f"Dark is best; white is twice the least or more. {left}".rstrip()
         )
     said = [format(value, ",.1f" if goal.unit == "µs" else ",.4g") for value in reached]
@@ -140,7 +140,7 @@ def sweep_figure(answer: Sweep) -> Figure:
         figure = curves(
             title, shown, x="value", y=Axis(goal.key, zero=False), color=Color("series", colors), over=[Words("mark")],
         )  # fmt: skip
-    return figure.captioned(left)
+    return figure.with_caption(left)
 
 
 def _best_map(answer: Sweep, points: Sequence[SweepPoint], across: str) -> Figure:

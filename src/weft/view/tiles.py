@@ -88,4 +88,4 @@ class TilesReport(Report["Tiles"]):
         return bars(
             "Which kernel is fastest?", Table(columns, rows), lane="kernel", end="time_us",
             color=Color("whose", {"template": looks.BLUE, "library": looks.ORANGE}),
-        ).captioned(f"{answer.gemm} on {answer.gpu.title}, closed form, without the launch.")  # fmt: skip
+        ).with_caption(f"{answer.gemm} on {answer.gpu.title}, closed form, without the launch.")  # fmt: skip

@@ -49,11 +49,11 @@ class TraceKernel:
     category: str = "kernel"
     by_host: bool = True
 
-    def moved(self, by: float, **more: Any) -> TraceKernel:
+    def shift(self, by: float, **more: Any) -> TraceKernel:
         """The same kernel, `by` seconds later and with more arguments."""
         return replace(self, start=self.start + by, end=self.end + by, args={**self.args, **more})
 
-    def slowed(self, by: float) -> TraceKernel:
+    def stretch(self, by: float) -> TraceKernel:
         """The same kernel, begun and ended `by` times later."""
         return self if by == 1.0 else replace(self, start=self.start * by, end=self.end * by)
 

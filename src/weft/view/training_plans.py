@@ -218,9 +218,12 @@ def choices_map(answer: Plans, columns: str = "tp", rows: str = "pp") -> Figure:
         number("step_s", "step", "s", ".4g"), number("peak_gb", "memory", "GB", ".1f"), text("plan"),
     ]  # fmt: skip
     return choice_map(
-        "Which choices matter? Step time [s] of the best plan with both", Table(heads, cells),
-        pair=("columns", "rows"), cell=("across", "down"), value="step_s",
-    ).captioned("Dark is fast; white takes twice the best time or more; without a cell, no plan can run.")  # fmt: skip
+        "Which choices matter? Step time [s] of the best plan with both",
+        Table(heads, cells),
+        pair=("columns", "rows"),
+        cell=("across", "down"),
+        value="step_s",
+    ).with_caption("Dark is fast; white takes twice the best time or more; without a cell, no plan can run.")
 
 
 def _best_of(answer: Plans, across: str, down: str) -> Iterator[tuple[tuple[str, str], Planned]]:
@@ -252,7 +255,7 @@ def difference(answer: Plans) -> Figure:
         "What does the faster runner-up do?" if second_is_faster else "Why is the runner-up not the best?",
         Table(columns, rows), lane="lane", start="from_s", end="until_s",
         color=Color("kind", {"longer": looks.RED, "shorter": looks.GREEN, "in all": looks.GREY}), over=[Label("said")],
-    ).captioned(
+    ).with_caption(
         f"Seconds of a step that the runner-up spends more or less, of {seconds(answer.best.step_time_s)}."
     )  # fmt: skip
 

@@ -30,7 +30,7 @@ def tuned_table(tuned: TunedList) -> Table:
 
 
 def _row(row: Tuned) -> tuple[Any, ...]:
-    kernel, alone, gemm = row.kernel, row.kernels.isolated, row.wanted.gemm
+    kernel, alone, gemm = row.kernel, row.kernels.fastest_alone, row.wanted.gemm
     named = "" if row.wanted.name == f"{gemm.m}x{gemm.n}x{gemm.k}" else f"{row.wanted.name}: "
     kernels = f"{named}{gemm}", str(kernel), "the same" if kernel == alone else str(alone)
     time = row.judged.at_degree[row.degree] * 1e6
@@ -106,7 +106,7 @@ def held_by_gemms(queue: WatchedQueue) -> Figure:
         ShownRun(f"GOLDYLOC, {batches}", queue.chosen, list(map(_owners, queue.chosen, first))),
     )
     names = [f"{at}: {name}" for at, name in enumerate(queue.names)]
-    return units_by_way(ways, looks.spread(names)).captioned(
+    return units_by_way(ways, looks.spread(names)).with_caption(
         f"{queue.title}: which GEMM held which compute unit when. A line per unit, shared by all workgroups that it "
         "holds at a time. Older GEMMs are served first, and the next one takes what they leave."
     )

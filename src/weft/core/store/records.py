@@ -208,7 +208,7 @@ def store_record(asked: Question, record: Record, store: Store) -> str:
     return ""
 
 
-def kept(task: Task, store: Store) -> Record:
+def read_or_make(task: Task, store: Store) -> Record:
     """The record of a task: read from the store, else made in this process and stored.
 
     Raises InputError for a task that JSON cannot represent, and what the task raises.

@@ -339,7 +339,7 @@ def check_channels(channels: int | None, fabric: Interconnect) -> None:
 
 def estimates(call: CollectiveCall, bytes: npt.ArrayLike) -> tuple[list[Way], FloatArray]:
     """The library's own estimates, for the links that are sold: the candidates, and one row of times [s] for each."""
-    call = replace(call, fabric=call.fabric.tuned)
+    call = replace(call, fabric=call.fabric.sold_links)
     size = np.asarray(bytes, dtype=np.float64)
     ways, rows = [], []
     for algorithm, protocol, latency, rate in _candidates(call):

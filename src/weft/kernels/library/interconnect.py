@@ -50,7 +50,7 @@ class Interconnect:
     sold: tuple[float, float] | None = None
 
     @property
-    def tuned(self) -> Interconnect:
+    def sold_links(self) -> Interconnect:
         """The links for which the library chooses: those of the system that is sold, whatever they are changed to.
 
         A choice made for the changed rates could be a worse one, so that a faster link would take longer.

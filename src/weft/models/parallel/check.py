@@ -54,7 +54,7 @@ def drop_ep_overlap(plan: TrainingPlan, paired: bool) -> TrainingPlan:
     stated = plan.overlap_moe_expert_parallel_comm is not None
     if not paired or stated or plan.ep == 1 or can_pair(plan):
         return plan
-    return plan.altered(overlap_moe_expert_parallel_comm=False)
+    return plan.alter(overlap_moe_expert_parallel_comm=False)
 
 
 def problems(model: Transformer, plan: TrainingPlan) -> Iterator[str]:

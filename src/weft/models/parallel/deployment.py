@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from weft.core.answer import Record
 from weft.core.errors import InputError, check_name, check_type
-from weft.core.fields import Options, check_fields, declared
+from weft.core.fields import Options, check_fields, declare
 from weft.graph import DTYPE_BYTES, EXCHANGES
 from weft.graph.op import BLOCK_BYTES
 from weft.graph.routing import Loads, check_loads, loads_of
@@ -41,21 +41,21 @@ class Deployment(Options, Record):
     Raises UnknownNameError for an unknown field or name, InputError for a value of another type or out of its range.
     """
 
-    tp: int = declared(1, "Tensor parallelism: GPUs that share every layer.")
-    pp: int = declared(1, "Pipeline parallelism: stages.")
-    ep: int = declared(1, "Expert parallelism: GPUs that share the experts of an MoE layer.")
-    dtype: str | None = declared(None, "Data type of the layers' GEMMs.")
-    dispatcher: str = declared(
+    tp: int = declare(1, "Tensor parallelism: GPUs that share every layer.")
+    pp: int = declare(1, "Pipeline parallelism: stages.")
+    ep: int = declare(1, "Expert parallelism: GPUs that share the experts of an MoE layer.")
+    dtype: str | None = declare(None, "Data type of the layers' GEMMs.")
+    dispatcher: str = declare(
         "", "Library of MoE dispatch and combine: {names}.", default="as the framework", example="hybridep"
     )
-    expert_load: Loads | None = declared(
+    expert_load: Loads | None = declare(
         None,
         "Expert load distribution: even, power:0.6 (the expert of rank p gets p to the power -0.6), or a number for "
         "each, "
         "like 3,2,2,1.",
         default="as the framework",
     )
-    overlap: Mapping[str, str] = declared(
+    overlap: Mapping[str, str] = declare(
         dict, "Overlap methods by axis, such as tp=t3-mca, see 'weft overlaps list --axis tp'.", default="in sequence"
     )
 
@@ -100,7 +100,7 @@ class Deployment(Options, Record):
                 "give ep 2 or more, or leave it out"
             )
 
-    def altered(self, **fields: Any) -> Self:
+    def alter(self, **fields: Any) -> Self:
         """Return this plan with other fields, not checked: what each may be beside the others has been seen before.
 
         A search makes plans by the 100,000 out of few values.

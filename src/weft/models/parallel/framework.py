@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from weft.core.catalog import Quantity, read_leaves, read_toml, unknown_key
 from weft.core.errors import ConfigError, check_name, check_type
-from weft.core.fields import check_fields, declared
+from weft.core.fields import check_fields, declare
 from weft.core.units import Dimension
 from weft.graph import EXCHANGES
 from weft.hardware import Gpu
@@ -80,7 +80,7 @@ class Framework:
     gather_overlap: bool = False
     bucket: int = 0
     bucket_per_replica: int = 0
-    zero: int = declared(0, "", least=0, most=3)
+    zero: int = declare(0, "", least=0, most=3)
     keeps_weights: bool = False
     gathers_main: bool = False
     stops_early: bool = False
@@ -130,7 +130,7 @@ class Framework:
     def __post_init__(self) -> None:
         check_fields(self)
         check_type("style", self.style, FusionStyle, "give a weft.models.block.FusionStyle")
-        for name, value in {"gradients": self.gradients, "reduces": self.reduced, "weights": self.weights}.items():
+        for name, value in {"gradients": self.gradients, "reduces": self.reduce_dtype, "weights": self.weights}.items():
             if value:
                 check_name(f"{name} of a framework", value, ("fp16", "bf16", "fp32"))
         check_name("format of attention", self.attention, ("", "fp8"))
@@ -143,7 +143,7 @@ class Framework:
             check_name("module of CUDA graphs", held, (*GRAPH_MODULES, "full_iteration"))
 
     @property
-    def reduced(self) -> str:
+    def reduce_dtype(self) -> str:
         """Number format in which replicas add their gradients."""
         return self.reduces or self.gradients
 

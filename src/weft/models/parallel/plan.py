@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from weft.core.answer import to_plain
 from weft.core.errors import InputError, check_name, check_type
-from weft.core.fields import declared, redeclared
+from weft.core.fields import declare, redeclare
 from weft.graph.routing import Loads
 from weft.models.parallel.deployment import Deployment
 from weft.models.parallel.precision import RECIPES, Recipe
@@ -117,17 +117,17 @@ class TrainingPlan(Deployment):
     32
     """
 
-    dp: int = declared(1, "Data parallelism: replicas that share the batch.", default="the GPUs that are left")
-    cp: int = declared(1, "Context parallelism: GPUs that share every sequence.")
-    batch: int = declared(
+    dp: int = declare(1, "Data parallelism: replicas that share the batch.", default="the GPUs that are left")
+    cp: int = declare(1, "Context parallelism: GPUs that share every sequence.")
+    batch: int = declare(
         1, "Global batch: sequences of a step.", default="four micro-batches for each stage of each pipeline"
     )
-    micro_batch: int = declared(1, "Sequences of a micro-batch.")
-    sequence: int = declared(2048, "Tokens of each sequence.", default="the model's context")
-    sp: bool = declared(
+    micro_batch: int = declare(1, "Sequences of a micro-batch.")
+    sequence: int = declare(2048, "Tokens of each sequence.", default="the model's context")
+    sp: bool = declare(
         False, "Sequence parallelism: shard the tokens between the GEMMs of --tp, too.", default="with --tp"
     )
-    zero: int = declared(
+    zero: int = declare(
         0,
         "ZeRO stage: shard over replicas optimizer states (1), gradients (2), weights (3, FSDP).",
         least=0,
@@ -135,46 +135,46 @@ class TrainingPlan(Deployment):
         example=1,
         default="as the framework",
     )
-    shard: int | None = declared(
+    shard: int | None = declare(
         None, "Replicas of a sharding group of --zero (hybrid sharding, HSDP): a divisor of theirs.", default="all"
     )
-    context: Context = declared(
+    context: Context = declare(
         "ring",
         "Communication of --cp (Megatron Core: --cp-comm-type): ring, all_gather or all_to_all.",
         noun="context parallelism",
     )
-    schedule: str = declared("1f1b", "Pipeline schedule: {names}; interleaved:5 has 5 virtual stages per GPU.")
-    layers: tuple[int, ...] = declared(
+    schedule: str = declare("1f1b", "Pipeline schedule: {names}; interleaved:5 has 5 virtual stages per GPU.")
+    layers: tuple[int, ...] = declare(
         (), "Layers of each stage, such as 4,4,4,3.", default="equal, or less where most is computed"
     )
-    recompute: Recompute | tuple[str, ...] = declared(
+    recompute: Recompute | tuple[str, ...] = declare(
         "none",
         "Activation checkpointing (recomputation): {names}, or operators of a layer, such as norm1,activation.",
     )
-    offload: Offload = declared("none", "CPU offload of activations or optimizer states.")
-    dtype: str = declared("bf16", "Data type, but for tensors to which --precision gives fewer bits: bf16, fp16, fp32.")
-    precision: str = declared("", "Training recipe of low precision: {names}.", default="16 bits, as --dtype")
-    expert_load: Loads = redeclared(Deployment, "expert_load", (), default="even")
-    cuda_graph_impl: CudaGraphImpl | None = declared(
+    offload: Offload = declare("none", "CPU offload of activations or optimizer states.")
+    dtype: str = declare("bf16", "Data type, but for tensors to which --precision gives fewer bits: bf16, fp16, fp32.")
+    precision: str = declare("", "Training recipe of low precision: {names}.", default="16 bits, as --dtype")
+    expert_load: Loads = redeclare(Deployment, "expert_load", (), default="even")
+    cuda_graph_impl: CudaGraphImpl | None = declare(
         None,
         "Scope of CUDA graphs.",
         default="as the framework",
         noun="implementation of CUDA graphs",
     )
-    cuda_graph_modules: tuple[str, ...] = declared(
+    cuda_graph_modules: tuple[str, ...] = declare(
         (), "Modules of each layer that local and transformer_engine graphs hold: {names}.", default="whole layers"
     )
-    overlap_moe_expert_parallel_comm: bool | None = declared(
+    overlap_moe_expert_parallel_comm: bool | None = declare(
         None,
         "Hide MoE dispatch and combine of a micro-batch behind the compute of another one.",
         default="as the framework",
     )
-    delay_wgrad_compute: bool | None = declared(
+    delay_wgrad_compute: bool | None = declare(
         None,
         "Delay weight gradients, to hide MoE dispatch and combine behind them.",
         default="as the framework",
     )
-    loss_chunks: int = declared(
+    loss_chunks: int = declare(
         1, "Chunks of tokens whose logits and loss are computed one after another, which takes less memory."
     )
     order: tuple[Axis, ...] = ORDER

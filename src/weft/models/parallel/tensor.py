@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast, get_args
 
-from weft.core.errors import InputError, check_name, check_type, check_whole, shown
+from weft.core.errors import InputError, check_name, check_type, check_whole, show_value
 from weft.graph import Collective, Gemm, Graph, Node
 from weft.graph.collective import Form
 from weft.models import SubLayer, Transformer
@@ -93,8 +93,8 @@ def _tp_problem(sublayer: SubLayer, tp: object) -> str:
     rule = f"it must be a whole number of at least 2 that divides N = H = {gemm.n} and K = {gemm.k}"
     degrees = legal_degrees(sublayer)
     if not degrees:
-        return f"TP {shown(tp)} cannot split {subject}: {rule}, and none does; change N or K"
+        return f"TP {show_value(tp)} cannot split {subject}: {rule}, and none does; change N or K"
     wanted = min(tp, gemm.n) if isinstance(tp, int) and tp > 0 else 2
     closest = sorted(sorted(degrees, key=lambda degree: abs(math.log(degree / wanted)))[:3])
     listed = ", ".join(map(str, closest))
-    return f"TP {shown(tp)} cannot split {subject}: {rule}; nearest that do: {listed}"
+    return f"TP {show_value(tp)} cannot split {subject}: {rule}; nearest that do: {listed}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from weft.core.errors import InputError, check_type, shown
+from weft.core.errors import InputError, check_type, show_value
 from weft.graph import Graph, Op
 
 W = TypeVar("W")
@@ -18,7 +18,7 @@ def work_of(work: W | str, tp: int | None = None, dtype: str | None = None) -> W
     """
     if isinstance(work, str):
         if "/" not in work:
-            raise InputError(f"the work is {shown(work)}; name a model and its sub-layer, like 't-nlg/fc2'")
+            raise InputError(f"the work is {show_value(work)}; name a model and its sub-layer, like 't-nlg/fc2'")
         if tp is None:
             raise InputError(f"tp is missing: '{work}' is split over several GPUs; say over how many, like tp=8")
         from weft.models.parallel.tensor import sublayer  # models are imported where one is named
@@ -28,7 +28,8 @@ def work_of(work: W | str, tp: int | None = None, dtype: str | None = None) -> W
         if value is not None:
             check_type("the work", work, (Graph, Op), "name it, like 't-nlg/fc2', or give a graph")
             raise InputError(
-                f"{argument} is given twice: {shown(value)}, and by the work itself; leave it out, or name the work, "
+                f"{argument} is given twice: {show_value(value)}, and by the work itself; leave it out, or name the "
+                "work, "
                 "like 't-nlg/fc2'"
             )
     return work

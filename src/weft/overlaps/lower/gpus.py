@@ -74,7 +74,9 @@ def change_links(system: System, values: Callable[[GpuLink], dict[str, Any]]) ->
         return gpu.model_copy(update={"link": gpu.link.model_copy(update=values(gpu.link))})
 
     found = system.with_gpu(linked(system.gpu))
-    return found.varied({rank: linked(gpu) for rank, gpu in system.variants.items()}) if system.variants else found
+    return (
+        found.with_variants({rank: linked(gpu) for rank, gpu in system.variants.items()}) if system.variants else found
+    )
 
 
 def check_adjacent(system: System, ranks: int, what: str, otherwise: str = "") -> None:

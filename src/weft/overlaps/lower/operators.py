@@ -75,7 +75,7 @@ class _PlanBuffers:
     scratch: dict[str, int] = field(default_factory=dict)
     places: dict[str, _Place] = field(default_factory=dict)
 
-    def named(self, prefix: str, names: Sequence[str], tensors: Sequence[Tensor]) -> list[str]:
+    def name_buffers(self, prefix: str, names: Sequence[str], tensors: Sequence[Tensor]) -> list[str]:
         """The tensors of an operator that hold data: those that its node names, else new ones."""
         if not names:
             names = [f"{prefix} {place}" for place in range(len(tensors))]
@@ -113,8 +113,8 @@ class _PlanBuilder:
 
     def add(self, node: Node) -> None:
         """Add the kernels of a node."""
-        named = self.memory.named(f"{node.name} in", node.inputs, node.op.reads)
-        made = self.memory.named(f"{node.name} out", node.outputs, node.op.writes)
+        named = self.memory.name_buffers(f"{node.name} in", node.inputs, node.op.reads)
+        made = self.memory.name_buffers(f"{node.name} out", node.outputs, node.op.writes)
         products = _products(node.op)
         kernels: list[Kernel] = []
         for number, product in enumerate(products):
@@ -194,7 +194,7 @@ class _PlanBuilder:
         forward, inputs = op.computes == "forward", op.input_product
         whole = self._product(node, inputs, named, "", " inputs") if inputs else []
         n, k = (op.outputs, op.hidden) if forward else (op.hidden, op.outputs)
-        state = self.memory.named(
+        state = self.memory.name_buffers(
             f"{node.name} step", (), (Tensor((op.batch, k), op.dtype), Tensor((k, n), op.dtype, "weight"))
         )
         product = self._product(node, Gemm(op.batch, n, k, op.dtype), state, "", " step")
@@ -281,7 +281,7 @@ class _PlanBuilder:
     ) -> Kernel:
         """A kernel that goes through memory as its closed form says: a phase for each sweep."""
         gpu, threads = self.gpu, int(kernel.threads)
-        held = gpu.compute.held(threads, threads * REGISTERS * 4, 0) * gpu.compute.compute_units
+        held = gpu.compute.resident_workgroups(threads, threads * REGISTERS * 4, 0) * gpu.compute.compute_units
         moved = max(float(sweep.reads + sweep.writes + sweep.rereads) for sweep in kernel.sweeps)
         lanes = threads * closed.BYTES_IN_FLIGHT // 2
         workgroups = max(1, min(int(kernel.workgroups), -(-int(moved) // lanes), WAVES * held))

@@ -451,7 +451,7 @@ class BertStudy(PaperStudy):
         return stacked_bars(
             "Where a step goes", table, lane="step", value="share", color=Color("group", LOOKS), share=True,
             over=[Label("time")],
-        ).captioned(
+        ).with_caption(
             "Steps of 4096 tokens: tokens of a sequence, precision, GPU. Faster matrix units leave more of the "
             "step to operators that memory bounds, LAMB first; longer sequences to the softmax. It includes "
             "scale, mask and dropout of the scores, LayerNorm the dropout and sum before it, the head the loss."
@@ -465,7 +465,7 @@ class BertStudy(PaperStudy):
         return bars(
             "Shares of a layer", table, lane="lane", end=Axis("share", percent=True), color=Color("group", LOOKS),
             over=[Lines(marks, "share", "what", "lane") if marks.rows else None],
-        ).captioned(
+        ).with_caption(
             "Bars: Weft; circles: measured (sitar-lab/NeuSight). fp32, 512 tokens, 8 sequences, forward and "
             "backward, every operator of PyTorch timed from its launch on an idle GPU to its end."
         )  # fmt: skip
@@ -481,7 +481,7 @@ class BertStudy(PaperStudy):
             "LAMB against the tokens of a micro-batch", table,
             x=Axis("tokens", log=True, labels="format(datum.value, ',')"), y=Axis("share", percent=True),
             color=Color("precision"),
-        ).captioned(
+        ).with_caption(
             "An update after each micro-batch: LAMB's time is constant, all else grows with the tokens."
         )  # fmt: skip
 
@@ -496,7 +496,7 @@ class BertStudy(PaperStudy):
             "LAMB against accumulation, 32 sequences a micro-batch", table,
             x=Axis("tokens", log=True, labels="format(datum.value, ',')"), y=Axis("share", percent=True),
             color=Color("precision"),
-        ).captioned("The same, with the micro-batch fixed and an update after several.")  # fmt: skip
+        ).with_caption("The same, with the micro-batch fixed and an update after several.")  # fmt: skip
 
     def _gemms_figure(self) -> Figure:
         columns = [
@@ -509,7 +509,7 @@ class BertStudy(PaperStudy):
             "GEMMs by intensity and rate", table, x=Axis("intensity", log=True, short=True),
             y=Axis("efficiency", percent=True), color=Color("bound", looks.spread(table.distinct("bound"))),
             facet="precision",
-        ).captioned(
+        ).with_caption(
             "Each dot a GEMM of a layer or the head, forward or a gradient. Those of attention do a tenth of the "
             "work per byte and wait for memory or cache; gradients of small weights fill the GPU badly."
         )  # fmt: skip
@@ -520,7 +520,7 @@ class BertStudy(PaperStudy):
         return stacked_bars(
             "Ways to run phase 1", table, lane="how", value="time_ms", color=Color("group", LOOKS),
             over=[Label("whole")],
-        ).captioned(
+        ).with_caption(
             "Fused: softmax with scale and mask, bias with GeLU, bias with dropout and sum, Q, K and V as one "
             "GEMM. Fusing removes trips to memory, so it gains more where matrix units are faster; checkpointing "
             "repeats every forward pass. The last two ways change the first alone."
@@ -532,7 +532,7 @@ class BertStudy(PaperStudy):
         return curves(
             f"Replicas of {self.gpu}, 32 sequences each", table, x=Axis("gpus", log=True),
             y=Axis("share", percent=True), color=Color("what"),
-        ).captioned(
+        ).with_caption(
             "Gradients are summed after the backward pass, as in the trainer; an update after each micro-batch "
             "is the worst case, and accumulation divides both shares alike. Beside the backward pass they travel "
             "in buckets of 25 MB, whose latency costs more than they hide where rings are long."

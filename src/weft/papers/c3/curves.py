@@ -149,16 +149,18 @@ class CurveRuns:
         # Sizes up to the suite's largest, but at least one.
         sizes = [size for size in SIZES if size <= max(self.largest, SIZES[0])]
 
-        def moved(name: str, size: int, units: int | None) -> Simulation:
+        def time_collective(name: str, size: int, units: int | None) -> Simulation:
             return bench.collective(Collective(name, size, bench.system.gpus), units)
 
         return {
             "gemms": {
                 str(gemm): {lost: bench.gemm(gemm, lost) for lost in _LOST if lost < units} for gemm in self.gemms
             },
-            "given": {name: {u: moved(name, self.given_bytes, u) for u in GIVEN if u < units} for name in names},
-            "cu": {name: {size: moved(name, size, None) for size in sizes} for name in names},
-            "dma": {name: {size: moved(name, size, 0) for size in sizes} for name in names},
+            "given": {
+                name: {u: time_collective(name, self.given_bytes, u) for u in GIVEN if u < units} for name in names
+            },
+            "cu": {name: {size: time_collective(name, size, None) for size in sizes} for name in names},
+            "dma": {name: {size: time_collective(name, size, 0) for size in sizes} for name in names},
         }
 
     def tasks(self) -> Iterator[Simulation]:

@@ -49,7 +49,7 @@ class ScenarioRuns:
     @property
     def op(self) -> Collective:
         """The collective."""
-        return self.scenario.moved(self.bench.system.gpus)
+        return self.scenario.collective_among(self.bench.system.gpus)
 
     @property
     def gemm(self) -> Simulation:

@@ -58,7 +58,7 @@ class Scenario(SuiteCase):
         """The GEMM."""
         return Gemm(*self.gemm, self.dtype)
 
-    def moved(self, ranks: int) -> Collective:
+    def collective_among(self, ranks: int) -> Collective:
         """The collective among `ranks` GPUs."""
         return Collective(self.collective, self.size, ranks, self.dtype)
 

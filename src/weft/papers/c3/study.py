@@ -353,7 +353,7 @@ class C3Study(PaperStudy):
             "How much of what overlap could save does each strategy save?", table, lane=Lane("class", "strategy"),
             end=Axis("share", percent=True), color=Color("strategy", looks.STRATEGIES),
             over=[Label("said"), Lines(marks, "share", "strategy", "class") if marks.rows else None],
-        ).captioned(
+        ).with_caption(
             "Serial execution with the collective on compute units is 0 %, hiding the shorter of both at no cost "
             "100 %. Where the collective is the longer one, faster DMA engines may exceed it."
         )  # fmt: skip
@@ -367,7 +367,7 @@ class C3Study(PaperStudy):
         return scatter(
             "What does each strategy cost the GEMM and the collective?", table, x="gemm", y="collective",
             color=Color("class", CLASS_LOOKS), facet="strategy", cross=1.0,
-        ).captioned(
+        ).with_caption(
             "A dot per scenario. To the right the GEMM suffers, upwards the collective does; a collective that "
             "waits for the GEMM to leave compute units free lies far up."
         )  # fmt: skip
@@ -386,7 +386,7 @@ class C3Study(PaperStudy):
         return curves(
             "What does a GEMM lose?", table, x="lost", y=Axis("slower", zero=False),
             color=Color("bound", {"compute-bound": looks.BLUE, "memory-bound": looks.RED}), over=[Faint(faint)],
-        ).captioned("Thin lines are single GEMMs, whose tiles come in waves.")  # fmt: skip
+        ).with_caption("Thin lines are single GEMMs, whose tiles come in waves.")  # fmt: skip
 
     def _bandwidth_figure(self) -> Figure:
         columns = [
@@ -398,7 +398,7 @@ class C3Study(PaperStudy):
             "How many compute units does a collective need?", table,
             x=Axis("units", log=True, ticks=sorted(table.distinct("units"))), y=Axis("share", percent=True),
             color=Color("collective"),
-        ).captioned(
+        ).with_caption(
             "A workgroup has only so many bytes in flight, so that few of them do not fill the links."
         )  # fmt: skip
 
@@ -411,7 +411,7 @@ class C3Study(PaperStudy):
         return curves(
             "From which size on are DMA engines the faster driver?", table, x=Axis("mib", log=True, labels=SIZES),
             y=Axis("ratio", log=True), color=Color("collective"), over=[Level(1.0)],
-        ).captioned(
+        ).with_caption(
             "Below 1 the engines are faster. Small collectives pay for the host, which enqueues a copy per peer "
             "and waits for their completion."
         )  # fmt: skip

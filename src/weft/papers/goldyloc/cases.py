@@ -27,7 +27,7 @@ class JudgedQueue:
     plans: QueuePlans
 
     @property
-    def mixed(self) -> bool:
+    def is_mixed(self) -> bool:
         """Whether the queue holds GEMMs of several shapes."""
         return not self.judged.queue.alike
 
@@ -60,7 +60,7 @@ class JudgedQueue:
     def title(self) -> str:
         """The queue in a few words."""
         gemms = self.judged.queue.gemms
-        shape = "mixed shapes" if self.mixed else f"{gemms[0].m}x{gemms[0].n}x{gemms[0].k}"
+        shape = "mixed shapes" if self.is_mixed else f"{gemms[0].m}x{gemms[0].n}x{gemms[0].k}"
         return f"{self.network} {self.layer}: {len(gemms)} of {shape}"
 
     def as_json(self) -> dict[str, Any]:

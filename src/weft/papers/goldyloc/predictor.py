@@ -81,7 +81,7 @@ class Predictor:
 
 def features(queue: Queue, kernels: Kernels, gpu: Gpu) -> tuple[float, ...]:
     """Features of a queue that are known before it runs, in the order of `FEATURES`."""
-    each = [_of_gemm(gemm, kernels[gemm].isolated, gpu) for gemm in queue.gemms]
+    each = [_of_gemm(gemm, kernels[gemm].fastest_alone, gpu) for gemm in queue.gemms]
     return (*(fmean(column) for column in zip(*each, strict=True)), log2(len(queue.gemms)))
 
 

@@ -150,7 +150,7 @@ class GoldylocStudy(PaperStudy):
 
     def watch(self, progress: Progress | None = None) -> WatchedQueue:
         """The queue with the largest gain over default concurrency (of mixed shapes if any), simulated again."""
-        mixed = [case for case in self.cases if case.mixed]
+        mixed = [case for case in self.cases if case.is_mixed]
         case = max(mixed or self.cases, key=lambda case: case.over_default)
         return watch_queue(case.title, case.plans)
 
@@ -256,7 +256,7 @@ class GoldylocStudy(PaperStudy):
             yield name, "fixed" if name.startswith("degree") else "chosen", speed, f"{speed:.2f}"
 
     @property
-    def counted(self) -> Iterator[tuple[Any, ...]]:
+    def count_rows(self) -> Iterator[tuple[Any, ...]]:
         """GO-kernels relative to isolated ones: speed over cache loads, and over cache misses."""
         for what, names in _COUNTED.items():
             for one in self.changes:
@@ -284,7 +284,7 @@ class GoldylocStudy(PaperStudy):
         sources = [f"{name}: {source}" for name, source in self.suite.networks.items()]
         return [self.suite.rule, sources] if self.suite.rule else []
 
-    def held(self, queue: WatchedQueue) -> Figure:
+    def units_figure(self, queue: WatchedQueue) -> Figure:
         """Which GEMM of a queue held which compute unit over time."""
         return held_by_gemms(queue)
 
@@ -306,7 +306,7 @@ class GoldylocStudy(PaperStudy):
         """The sections of the page."""
         return [
             Section("Every way to run a queue", drop_empty(self._ways_figure(), self._degrees_figure())),
-            Section("One queue, compute unit by compute unit", [] if watched is None else [self.held(watched)]),
+            Section("One queue, compute unit by compute unit", [] if watched is None else [self.units_figure(watched)]),
             Section("What GO-kernels change", drop_empty(self._changes_figure(), self._losses_figure())),
             Section(
                 "Kernels tuned alone, and for the share they get",
@@ -352,7 +352,7 @@ class GoldylocStudy(PaperStudy):
             "How fast does each queue run, in every way?", table, lane="queue", end="speed",
             color=Color("way", {"GOLDYLOC": looks.BLUE}),
             over=[Lines(marks, "speed", "other", "queue") if marks.rows else None, Level(1.0)],
-        ).captioned(
+        ).with_caption(
             "The longest queue of each layer. Bars: GO-kernels at the chosen degree; marks: every other way. "
             "Right of 1 is faster than all at once with kernels tuned alone."
         )  # fmt: skip
@@ -368,17 +368,17 @@ class GoldylocStudy(PaperStudy):
         return bars(
             "How much does the choice of the degree bring?", table, lane="way", end="speed",
             color=Color("kind", {"fixed": looks.GREY, "chosen": looks.BLUE}), over=[Label("said")],
-        ).captioned("Geometric means over all queues.")  # fmt: skip
+        ).with_caption("Geometric means over all queues.")  # fmt: skip
 
     def _changes_figure(self) -> Figure:
         columns = [
             text("what"), text("gemms", "GEMMs"), number("ratio", "GO-kernel / kernel tuned alone", "×", ".3f"),
             number("faster", "times faster", "×", ".2f"),
         ]  # fmt: skip
-        table = Table(columns, list(self.counted))
+        table = Table(columns, list(self.count_rows))
         return scatter(
             "What do kernels for the share that they get change?", table, x="ratio", y="faster", facet="what",
-        ).captioned(
+        ).with_caption(
             "Kernels tuned alone cut a GEMM small, to fill the GPU; larger tiles load each operand fewer times "
             "and gain where other GEMMs fill the GPU anyway."
         )  # fmt: skip
@@ -393,7 +393,7 @@ class GoldylocStudy(PaperStudy):
             "What does the whole GPU's best kernel lose on a part of it?", table, x="gemm",
             y=Axis("loss", percent=True),
             color=Color("share", {"on half of the units": looks.SKY, "on a quarter of the units": looks.RED}),
-        ).captioned(
+        ).with_caption(
             f"Of {self.losses.changed:.0%} of the GEMMs the best tile changes on a half or a quarter of the "
             "compute units."
         )  # fmt: skip
@@ -412,7 +412,7 @@ def _change(entry: SuiteEntry, kernels: Mapping[Gemm, GoKernels]) -> KernelEffec
     """The effect of the GO-kernel for the largest number of co-running copies of an entry."""
     tuned, degree = kernels[entry.product], max(entry.queued)
     runs = tuned.runs[degree]
-    isolated, go = tuned.isolated, tuned.best(degree)
+    isolated, go = tuned.fastest_alone, tuned.best(degree)
     return KernelEffect(entry.network, entry.layer, entry.product, degree, isolated, go, runs[isolated], runs[go])
 
 

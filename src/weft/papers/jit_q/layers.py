@@ -122,14 +122,14 @@ class LayerCase:
         return _share(2 * self.layers * closed.host_seconds(4 * self.weights, 2 * self.copy_rate, FORMAT), self.step)
 
     @property
-    def used(self) -> float:
+    def used_share(self) -> float:
         """Share of the memory's rate that the forward pass's GEMMs use."""
         return self.passes[0].bytes / (self.passes[0].seconds * self.bandwidth)
 
     def record(self) -> dict[str, object]:
         """The case as plain data."""
         names = ("model", "gpu", "tokens", "instructions", "c", "lost", "lost_eagerly", "gemm_eager", "bound", "host")
-        return {**{name: getattr(self, name) for name in names}, "memory_used": self.used, "step_s": self.step}
+        return {**{name: getattr(self, name) for name in names}, "memory_used": self.used_share, "step_s": self.step}
 
 
 def _share(added: float, step: float) -> float:

@@ -40,16 +40,16 @@ class ParameterState:
     copies: tuple[str, ...]
 
     @property
-    def copied(self) -> float:
+    def copied_bytes(self) -> float:
         """Bytes of the copies for each parameter."""
         return sum(FORMATS[name].bits / 8 for name in self.copies)
 
     @property
     def saved(self) -> float:
         """Share of all that is saved where copies are made just in time."""
-        return self.copied / (self.bytes + self.copied)
+        return self.copied_bytes / (self.bytes + self.copied_bytes)
 
-    def buffered(self, layers: int = LAYERS) -> float:
+    def buffered_share(self, layers: int = LAYERS) -> float:
         """The same where a buffer of two layers' copies remains."""
         return self.saved * (1 - 2 / layers)
 
@@ -99,7 +99,7 @@ class JitQStudy(PaperStudy):
     def figures(self) -> Iterator[StudyFigure]:
         """Capacity, losses, their share of the bound, and what streaming gains."""
         yield StudyFigure("jit_q.capacity_saved", STATES[0].saved, always=True)
-        yield StudyFigure("jit_q.capacity_saved.buffered", STATES[0].buffered())
+        yield StudyFigure("jit_q.capacity_saved.buffered_share", STATES[0].buffered_share())
         judged = self._judged_cases()
         words = {"tokens": self.judged, "c": judged[0].c}
         yield StudyFigure("jit_q.throughput_lost", max(one.lost for one in judged), words)
@@ -118,7 +118,9 @@ class JitQStudy(PaperStudy):
     def own(self) -> dict[str, Any]:
         """Capacity and every case as plain data."""
         return {
-            "capacity": [{"kept": one.about, "bytes": one.bytes + one.copied, "saved": one.saved} for one in STATES],
+            "capacity": [
+                {"kept": one.about, "bytes": one.bytes + one.copied_bytes, "saved": one.saved} for one in STATES
+            ],
             "judged_tokens": self.judged,
             "cases": [one.record() for one in self.cases],
         }
@@ -174,7 +176,7 @@ class JitQStudy(PaperStudy):
             number("copies", "copies", "B", "g"), number("saved", format_=".1%"),
             number("buffered", "with a buffer, 96 layers", format_=".1%"),
         ]  # fmt: skip
-        rows = [(one.about, one.bytes, one.copied, one.saved, one.buffered()) for one in self.states]
+        rows = [(one.about, one.bytes, one.copied_bytes, one.saved, one.buffered_share()) for one in self.states]
         return Table(columns, rows, "What stored copies of the weights take of the memory")
 
     def _losses_table(self) -> Table:
@@ -185,10 +187,20 @@ class JitQStudy(PaperStudy):
             number("bound", "bound of GEMMs", format_=".2%"), number("host", "lost, GPU encodes", format_=".2%"),
         ]  # fmt: skip
         rows = [
-            (one.gpu, one.model, one.tokens, one.c, one.used, one.lost, one.lost_eagerly, one.gemm_eager, one.bound,
-             one.host)
+            (
+                one.gpu,
+                one.model,
+                one.tokens,
+                one.c,
+                one.used_share,
+                one.lost,
+                one.lost_eagerly,
+                one.gemm_eager,
+                one.bound,
+                one.host,
+            )
             for one in self.cases
-        ]  # fmt: skip
+        ]
         return Table(columns, rows, "Throughput lost by encoding each layer's weights in MX9, twice a step")
 
     def _losses_figure(self) -> Figure:
@@ -202,7 +214,7 @@ class JitQStudy(PaperStudy):
             f"What does encoding cost on {self.gpu}?", table,
             x=Axis("tokens", log=True, ticks=sorted(table.distinct("tokens"))), y=Axis("lost", percent=True),
             color=Color("way"), over=[Level(0.024)],
-        ).captioned(
+        ).with_caption(
             "The line at 2.4 % is the most that was published; fused instructions, MX9, two encodings a step."
         )  # fmt: skip
 

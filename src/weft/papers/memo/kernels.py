@@ -136,17 +136,17 @@ def _rewritten(graph: Graph, rule: str) -> Rewriting:
 def elementwise(operators: int, elements: int = 2**24) -> Graph:
     """Additions in a row, each of the result before and of a tensor of its own."""
     draft = Draft("fp32")
-    value = draft.given("x0", elements)
+    value = draft.add_input("x0", elements)
     for number in range(1, operators + 1):
         op = Streaming("elementwise", elements, inputs=2, function="add", dtype="fp32")
-        value = draft.node(f"y{number}", op, value, draft.given(f"x{number}", elements))
+        value = draft.node(f"y{number}", op, value, draft.add_input(f"x{number}", elements))
     return draft.graph(value)
 
 
 def projections(hidden: int) -> Graph:
     """Queries, keys and values: three GEMMs on one input of 2,048 tokens."""
     draft = Draft("bf16")
-    tokens = draft.given("x", 2048, hidden)
+    tokens = draft.add_input("x", 2048, hidden)
     outputs = [
         draft.node(name, Gemm(2048, hidden, hidden, "bf16"), tokens, draft.weight(f"w_{name}", hidden, hidden))
         for name in ("q", "k", "v")

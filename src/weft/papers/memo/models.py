@@ -69,7 +69,11 @@ def peak() -> Values:
     plan = TrainingPlan(tp=4, dp=2, batch=8, micro_batch=2, sequence=model.sequence_length, zero=1)
     device = memory(model, system("dgx-a100"), plan, Framework(style=FusionStyle(dropout=True))).devices[0]
     static = sum(device.fixed[name] for name in ("weights", "gradients", "optimizer"))
-    return {"static": static / 1e9, "dynamic": (device.allocated - static) / 1e9, "all": device.allocated / 1e9}
+    return {
+        "static": static / 1e9,
+        "dynamic": (device.peak_allocated - static) / 1e9,
+        "all": device.peak_allocated / 1e9,
+    }
 
 
 def recomputation() -> Values:

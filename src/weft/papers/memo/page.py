@@ -99,7 +99,7 @@ def zero() -> Figure:
     return stacked_bars(
         "What does each stage of ZeRO leave on a GPU?", Table(columns, rows), lane="stage", value="gb",
         color=Color("part", parts), over=[Label("said")],
-    ).captioned("7.5 billion parameters, 64 replicas, mixed precision with Adam.")  # fmt: skip
+    ).with_caption("7.5 billion parameters, 64 replicas, mixed precision with Adam.")  # fmt: skip
 
 
 def collectives() -> Figure:
@@ -119,7 +119,7 @@ def collectives() -> Figure:
         "Trees for small, rings for large", Table(columns, rows), x=Axis("size_mb", log=True),
         y=Axis("time_us", log=True), color=Color("algorithm", {"tree": looks.GREEN, "ring": looks.BLUE}),
         over=[Lines(at, "size_mb", "label")],
-    ).captioned("All-reduce of 8 ranks, 10 µs a message and 100 GB/s, without protocols of a library.")  # fmt: skip
+    ).with_caption("All-reduce of 8 ranks, 10 µs a message and 100 GB/s, without protocols of a library.")  # fmt: skip
 
 
 def roofline(study: MemoStudy) -> Figure:
@@ -149,7 +149,7 @@ def roofline(study: MemoStudy) -> Figure:
     return dots_below(
         f"Where do the memo's operators lie on {gpu.title}?", dots, ceilings, x="intensity", y="tflops",
         color=Color("operator", looks.spread(list(spots))), shape="rate", size="size",
-    ).captioned("At best: the lesser of the matrix rate and of what memory feeds.")  # fmt: skip
+    ).with_caption("At best: the lesser of the matrix rate and of what memory feeds.")  # fmt: skip
 
 
 def quantization() -> Figure:
@@ -164,7 +164,7 @@ def quantization() -> Figure:
     return curves(
         "Every bit is worth 6 dB", Table(columns, rows), x="bits", y="snr",
         color=Color("by", {"closed form": looks.GREY, "rounded": looks.BLUE}),
-    ).captioned(
+    ).with_caption(
         "The closed form counts one step more to the peak than a symmetric format has, which matters for few bits."
     )  # fmt: skip
 
@@ -177,7 +177,7 @@ def pipelines() -> Figure:
     return bars(
         "How much of a step do devices idle?", Table(columns, rows), lane="schedule", end=Axis("idle", percent=True),
         color=Color("kind", {"idle": looks.BLUE}), over=[Label("said")],
-    ).captioned(
+    ).with_caption(
         "4 devices, 8 micro-batches, B = 2F unless said otherwise. ZB-H2's idle time lies outside its stages' spans."
     )  # fmt: skip
 
@@ -220,4 +220,4 @@ def paces(answer: Consistency) -> Figure:
     return bars(
         "What does waiting cost?", Table(columns, rows), lane="rule", end="step_s",
         color=Color("kind", {"step": looks.BLUE}), over=[Label("said")],
-    ).captioned("BSP waits for all workers, SSP n for those more than n steps behind, ASP for none.")  # fmt: skip
+    ).with_caption("BSP waits for all workers, SSP n for those more than n steps behind, ASP for none.")  # fmt: skip

@@ -273,9 +273,13 @@ class SeqPointStudy(PaperStudy):
         ]  # fmt: skip
         table = Table(columns, list(self.chosen))
         return scatter(
-            "Which iterations stand for an epoch", table, x="length", y="time",
-            color=Color("which", {"others": looks.GREY, "SeqPoint": looks.ORANGE}), facet="network",
-        ).captioned("Length: frames of 10 ms for speech, tokens of the longer sentence for translation.")  # fmt: skip
+            "Which iterations stand for an epoch",
+            table,
+            x="length",
+            y="time",
+            color=Color("which", {"others": looks.GREY, "SeqPoint": looks.ORANGE}),
+            facet="network",
+        ).with_caption("Length: frames of 10 ms for speech, tokens of the longer sentence for translation.")
 
     def _totals_figure(self) -> Figure:
         columns = [text("lane", " "), text("network"), number("error", "error of the total", format_=".2%")]
@@ -283,7 +287,7 @@ class SeqPointStudy(PaperStudy):
         return bars(
             "How far off is the projected total?", table, lane="lane", end=Axis("error", percent=True),
             color=Color("network", looks.spread(table.distinct("network"))),
-        ).captioned("Geometric mean over the paper's machines.")  # fmt: skip
+        ).with_caption("Geometric mean over the paper's machines.")  # fmt: skip
 
     def _noise_figure(self) -> Figure:
         columns = [

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from weft.core.errors import InputError, check_whole, shown
+from weft.core.errors import InputError, check_whole, show_value
 from weft.core.units import Dimension, parse
 from weft.estimate.answer import FloatArray
 from weft.graph import DTYPE_BYTES
@@ -124,7 +124,9 @@ def update_rules(
     check_whole("steps", steps, 10, 2000)
     for slack in slacks:
         if not (slack == math.inf or (slack >= 0 and float(slack).is_integer())):
-            raise InputError(f"a slack is {shown(slack)}; give a whole number of steps, or math.inf for none to wait")
+            raise InputError(
+                f"a slack is {show_value(slack)}; give a whole number of steps, or math.inf for none to wait"
+            )
     drawn = np.random.default_rng(seed)
     took = np.column_stack([np.asarray(one.rvs(steps, drawn), dtype=np.float64) for one in times])
     return Consistency(len(times), tuple(_pace(slack, times, took) for slack in slacks))
@@ -239,7 +241,7 @@ def zero_stages(parameters: int, replicas: int, framework: Framework | None = No
 
 def _sent_bytes(parameters: int, plan: TrainingPlan, framework: Framework) -> float:
     formats = {"all_gather": plan.dtype}
-    gradients = framework.gradients if plan.shards_weights else framework.reduced
+    gradients = framework.gradients if plan.shards_weights else framework.reduce_dtype
     return sum(
         volume(name, plan.dp) * parameters * DTYPE_BYTES[formats.get(name, gradients)]
         for name in COLLECTIVES[plan.zero]

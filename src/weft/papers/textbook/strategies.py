@@ -300,7 +300,7 @@ def _strategy(
     moves = (*forward * passes, *backward)
     sync, states, added = _weights(group, chosen, mesh, training)
     communication = prices.moves(moves, training.dtype)
-    communication += prices.moves(sync, training.framework.reduced) / training.micro_batches
+    communication += prices.moves(sync, training.framework.reduce_dtype) / training.micro_batches
     compute = passes * prices.of(ops) + prices.of([*_gradients(ops, group), *added])
     saved = float(sum(tensor.bytes for op in ops for tensor in op.saved))
     widest = float(max((_bytes(op.writes) for op in ops), default=0))
@@ -415,7 +415,7 @@ def _weights(
         return (), 0.0, []
     gradients, replicas = DTYPE_BYTES[framework.gradients], _share(chosen, mesh, "tokens")
     kinds = ("reduce_scatter", "all_gather") if training.scatter else ("all_reduce",)
-    size = count * DTYPE_BYTES[framework.reduced]
+    size = count * DTYPE_BYTES[framework.reduce_dtype]
     sync = tuple(_move(axis, kind, mesh, size) for axis in _axes(chosen, mesh, "tokens") for kind in kinds)
     optimizer = framework.optimizer_bytes / (replicas if training.scatter else 1)
     states = count * (DTYPE_BYTES[framework.weights or training.dtype] + gradients + optimizer)

@@ -264,7 +264,7 @@ class Tuned:
         return to_plain(
             name=self.wanted.name, m=self.wanted.gemm.m, n=self.wanted.gemm.n, k=self.wanted.gemm.k,
             dtype=self.wanted.gemm.dtype, count=self.wanted.count, degree=self.degree, kernel=self.kernel,
-            alone=self.kernels.isolated, sequential_us=self.judged.sequential * 1e6,
+            alone=self.kernels.fastest_alone, sequential_us=self.judged.sequential * 1e6,
             default_us=self.judged.default * 1e6, tuned_us=self.judged.at_degree[self.degree] * 1e6,
             over_default=self.over_default, over_sequential=self.over_sequential,
         )  # fmt: skip

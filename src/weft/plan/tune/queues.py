@@ -47,7 +47,7 @@ class GoKernels:
         return tuple(sorted(self.runs))
 
     @property
-    def isolated(self) -> GemmTiling:
+    def fastest_alone(self) -> GemmTiling:
         """The kernel that is fastest alone."""
         return self.best(1)
 
@@ -60,7 +60,7 @@ class GoKernels:
         """Time of `degree` co-running copies with the GO-kernel [s]."""
         return drain_seconds(self.runs[degree][self.best(degree)])
 
-    def tiled(self, degree: int) -> Tiled:
+    def tiled_gemm(self, degree: int) -> Tiled:
         """The GEMM with its GO-kernel for a degree."""
         return Tiled(self.gemm, self.best(degree))
 
@@ -169,7 +169,7 @@ def asked_degrees(queues: Sequence[Queue]) -> dict[Gemm, set[int]]:
 
 def _default_batch(queue: Queue, kernels: Kernels, bench: Bench) -> Simulation:
     """Default concurrency: all at once, each with the kernel that is fastest alone."""
-    task = bench.queue([kernels[gemm].tiled(1) for gemm in queue.gemms])
+    task = bench.queue([kernels[gemm].tiled_gemm(1) for gemm in queue.gemms])
     return replace(task, graph=replace(task.graph, labels=DEFAULT))
 
 
@@ -183,7 +183,7 @@ def plan_batches(queue: Queue, degree: int, kernels: Kernels, bench: Bench, tune
 
 def _tiled_gemm(kernels: GoKernels, degree: int) -> Tiled:
     """The GEMM with its kernel for a degree, or for the next lower one that was tried."""
-    return kernels.tiled(max(one for one in kernels.degrees if one <= degree))
+    return kernels.tiled_gemm(max(one for one in kernels.degrees if one <= degree))
 
 
 def _parts(gemms: Sequence[Gemm], degree: int) -> Iterator[Sequence[Gemm]]:

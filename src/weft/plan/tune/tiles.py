@@ -122,20 +122,20 @@ class Tiles(Answer):
         """Positions of the kept candidates, fastest first; equal ones as the template lists them."""
         return np.argsort(self.seconds, kind="stable")
 
-    def timed(self, at: int) -> TimedTile:
+    def timed_tile(self, at: int) -> TimedTile:
         """The kept candidate of a position."""
         return TimedTile(_tiling(self.knobs[at], int(self.resident[at])), float(self.seconds[at]))
 
     @property
     def best(self) -> TimedTile:
         """The fastest candidate."""
-        return self.timed(int(self.order[0]))
+        return self.timed_tile(int(self.order[0]))
 
     def fastest(self, most: int) -> list[TimedTile]:
         """The fastest candidates; of those that differ in threads alone and take the same time, the first."""
         found: dict[tuple[float, ...], TimedTile] = {}
         for at in self.order:
-            one = self.timed(int(at))
+            one = self.timed_tile(int(at))
             kernel = one.tiling
             key = one.seconds, kernel.rows, kernel.columns, kernel.step, kernel.stages, kernel.splits
             found.setdefault(key, one)

@@ -145,8 +145,8 @@ def attention_example(draw: np.random.Generator) -> Graph:
     shared, wide = int(draw.integers(1, 4)), draw.random() < 0.3
     heads, keys = kv * shared, tokens + int(draw.integers(0, 3))
     draft, count, dtype = Draft(), batch * heads, "fp32" if wide else "fp16"
-    query = draft.given("q", batch, heads, tokens, head)
-    key, values = draft.given("k", batch, kv, keys, head), draft.given("v", batch, kv, keys, value)
+    query = draft.add_input("q", batch, heads, tokens, head)
+    key, values = draft.add_input("k", batch, kv, keys, head), draft.add_input("v", batch, kv, keys, value)
     if shared > 1:
         key = draft.view("k_each", View(key, axis=1, repeat=shared))
         values = draft.view("v_each", View(values, axis=1, repeat=shared))
@@ -179,7 +179,7 @@ def write_in_order(flow: Flow) -> Iterator[MatchedPlace]:
         after = all(one is not None and isinstance(one.op, Attention) and one.op.fused for one in writers)
         readers = flow.readers(made)
         before = bool(readers) and all(isinstance(one.op, Attention) and one.op.fused for one in readers)
-        if made in flow.kept:
+        if made in flow.outputs:
             yield refuse_place(f"{made} is a result of the graph", node)
         elif after or before:
             yield MatchedPlace((node.id,), GraphChange((node.id,), moved={made: read}))
@@ -188,7 +188,7 @@ def write_in_order(flow: Flow) -> Iterator[MatchedPlace]:
 def order_example(draw: np.random.Generator) -> Graph:
     """Fused attention of random sizes whose output is copied so that the heads of a token lie side by side."""
     draft, batch, heads, tokens, head = Draft(), size(draw), size(draw), size(draw), size(draw)
-    names = [draft.given(name, batch, heads, tokens, head) for name in "qkv"]
+    names = [draft.add_input(name, batch, heads, tokens, head) for name in "qkv"]
     written = draft.node("attention", Attention(batch, heads, tokens, tokens, head), *names)
     turned = draft.view("turned", View(written, order=(0, 2, 1, 3)))
     wide = heads * head

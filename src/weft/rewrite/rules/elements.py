@@ -38,7 +38,7 @@ def _op(node: Node) -> Streaming:
 def gelu_example(draw: np.random.Generator) -> Graph:
     """A bias and GeLU on a matrix of random size."""
     draft, rows, columns = Draft(), size(draw), size(draw)
-    x = draft.given("x", rows, columns)
+    x = draft.add_input("x", rows, columns)
     moved = draft.node("moved", Streaming("bias_add", rows * columns), x, draft.weight("b", columns))
     return draft.graph(draft.node("y", Streaming("gelu", rows * columns), moved))
 
@@ -81,12 +81,12 @@ def _fuse_elements(flow: Flow, node: Node, after: Node) -> MatchedPlace:
 def chain_example(draw: np.random.Generator) -> Graph:
     """Two to four element-wise operators of random functions."""
     draft, rows, columns = Draft(), size(draw), size(draw)
-    value = draft.given("x", rows, columns)
+    value = draft.add_input("x", rows, columns)
     for number in range(int(draw.integers(2, 5))):
         word = str(draw.choice([name for name in FUNCTIONS if name != "exp"]))
         names = [value]
         if FUNCTIONS[word] == 2:
-            names.append(draft.given(f"x{number}", rows, columns))
+            names.append(draft.add_input(f"x{number}", rows, columns))
             if word in _COMMUTES and draw.random() < 0.5:
                 names.reverse()
         op = Streaming("elementwise", rows * columns, inputs=len(names), function=word)
@@ -117,11 +117,11 @@ def dropout_add(flow: Flow) -> Iterator[MatchedPlace]:
 def dropout_example(draw: np.random.Generator) -> Graph:
     """A bias or none, dropout and a sum, whose operands are in either order."""
     draft, rows, columns = Draft(), size(draw), size(draw)
-    count, x = rows * columns, draft.given("x", rows, columns)
+    count, x = rows * columns, draft.add_input("x", rows, columns)
     if draw.random() < 0.5:
         x = draft.node("moved", Streaming("bias_add", count), x, draft.weight("b", columns))
     x = draft.node("dropped", Streaming("dropout", count), x, draft.bits("keep", rows, columns))
-    both = [x, draft.given("residual", rows, columns)]
+    both = [x, draft.add_input("residual", rows, columns)]
     if draw.random() < 0.5:
         both.reverse()
     return draft.graph(draft.node("y", Streaming("residual_add", count), *both))
@@ -159,7 +159,7 @@ def _fuse_sum(flow: Flow, node: Node, after: Node) -> MatchedPlace:
 def norm_example(draw: np.random.Generator) -> Graph:
     """A sum, with a dropout or a bias before it or neither, and a norm of it; the sum is read again."""
     draft, rows, columns = Draft(), size(draw), size(draw)
-    count, x, residual = rows * columns, draft.given("x", rows, columns), draft.given("residual", rows, columns)
+    count, x, residual = rows * columns, draft.add_input("x", rows, columns), draft.add_input("residual", rows, columns)
     norm = str(draw.choice(list(_NORMS)))
     if norm != "rmsnorm" and draw.random() < 0.6:
         more = (draft.weight("b", columns),) if draw.random() < 0.5 else ()

@@ -81,7 +81,7 @@ def merge_example(count: int) -> Callable[[np.random.Generator], Graph]:
 
     def example(draw: np.random.Generator) -> Graph:
         draft, m, k = Draft(), size(draw), size(draw)
-        x = draft.given("x", m, k)
+        x = draft.add_input("x", m, k)
         bias = draw.random() < 0.5
         made = []
         for number in range(count):
@@ -122,7 +122,7 @@ def fold_example(draw: np.random.Generator) -> Graph:
     draft, images, channels, filters = Draft(), size(draw), size(draw), size(draw)
     stride, padding = int(draw.integers(1, 3)), int(draw.integers(0, 2))
     op = Convolution(images, channels, filters, size(draw) + 2, size(draw) + 2, 3, stride, padding)
-    image = draft.given("image", images, op.height, op.width, channels)
+    image = draft.add_input("image", images, op.height, op.width, channels)
     bias = (draft.weight("bias", filters),) if draw.random() < 0.5 else ()
     y = draft.node("conv", op, image, draft.weight("filters", 3, 3, channels, filters), *bias)
     kept = (draft.weight(name, filters) for name in ("scale", "shift", "mean", "variance"))
@@ -149,7 +149,7 @@ def matmul_bias(flow: Flow) -> Iterator[MatchedPlace]:
 def bias_example(draw: np.random.Generator) -> Graph:
     """A GEMM of random sizes and its bias."""
     draft, m, n, k = Draft(), size(draw), size(draw), size(draw)
-    y = draft.node("product", Gemm(m, n, k, "fp16"), draft.given("x", m, k), draft.weight("w", k, n))
+    y = draft.node("product", Gemm(m, n, k, "fp16"), draft.add_input("x", m, k), draft.weight("w", k, n))
     return draft.graph(draft.node("y", Streaming("bias_add", m * n), y, draft.weight("b", n)))
 
 
@@ -209,6 +209,6 @@ def scatter_example(draw: np.random.Generator) -> Graph:
     """A GEMM on several ranks, whose outputs are added up and shared out by rows."""
     ranks = int(draw.integers(2, 4))
     draft, m, n, k = Draft(ranks=ranks), size(draw, multiple=4 * ranks), size(draw), size(draw)
-    y = draft.node("product", Gemm(m, n, k, "fp16"), draft.given("x", m, k), draft.weight("w", k, n))
+    y = draft.node("product", Gemm(m, n, k, "fp16"), draft.add_input("x", m, k), draft.weight("w", k, n))
     sent = draft.node("sum", Collective("reduce_scatter", 2 * m * n, ranks, "fp16"), y, stream="tp")
     return draft.graph(draft.node("y", operator("gelu", elements=m // ranks * n), sent))

@@ -33,7 +33,7 @@ def constants_example(draw: np.random.Generator) -> Graph:
     count = rows * columns
     tables = draft.weight("positions", rows, columns), draft.weight("types", rows, columns)
     table = draft.node("table", Streaming("residual_add", count), *tables)
-    return draft.graph(draft.node("y", Streaming("residual_add", count), draft.given("x", rows, columns), table))
+    return draft.graph(draft.node("y", Streaming("residual_add", count), draft.add_input("x", rows, columns), table))
 
 
 def share_common(flow: Flow) -> Iterator[MatchedPlace]:
@@ -45,7 +45,7 @@ def share_common(flow: Flow) -> Iterator[MatchedPlace]:
         first = seen.setdefault((node.op, node.inputs), node)
         if first is node:
             continue
-        if flow.kept.intersection(node.outputs):
+        if flow.outputs.intersection(node.outputs):
             yield refuse_place(f"{node.outputs[0]} is a result of the graph", first, node)
             continue
         moved = dict(zip(node.outputs, first.outputs, strict=True))
@@ -55,7 +55,7 @@ def share_common(flow: Flow) -> Iterator[MatchedPlace]:
 def common_example(draw: np.random.Generator) -> Graph:
     """Two equal functions of one tensor, and their sum."""
     draft, rows, columns = Draft(), size(draw), size(draw)
-    count, x = rows * columns, draft.given("x", rows, columns)
+    count, x = rows * columns, draft.add_input("x", rows, columns)
     twice = [draft.node(name, Streaming("gelu", count), x) for name in ("first", "second")]
     return draft.graph(draft.node("y", Streaming("residual_add", count), *twice))
 
@@ -65,14 +65,14 @@ def drop_unused(flow: Flow) -> Iterator[MatchedPlace]:
     if not flow.graph.results or len(flow.graph) == 1:
         return
     for node in flow.graph:
-        if node.outputs and not any(name in flow.kept or flow.readers(name) for name in node.outputs):
+        if node.outputs and not any(name in flow.outputs or flow.readers(name) for name in node.outputs):
             yield MatchedPlace((node.id,), GraphChange((node.id,)))
 
 
 def unused_example(draw: np.random.Generator) -> Graph:
     """An operator that is a result, and one beside it that is not."""
     draft, count = Draft(), size(draw)
-    x = draft.given("x", count)
+    x = draft.add_input("x", count)
     draft.node("unused", Streaming("gelu", count), x)
     return draft.graph(draft.node("y", Streaming("gelu", count), x))
 
@@ -94,7 +94,7 @@ def cuda_graph(flow: Flow) -> Iterator[MatchedPlace]:
 def captured_example(draw: np.random.Generator) -> Graph:
     """A few small kernels."""
     draft, shape = Draft(), (size(draw), size(draw))
-    value = draft.given("x", *shape)
+    value = draft.add_input("x", *shape)
     for number in range(3):
         value = draft.node(f"y{number}", Streaming("gelu", math.prod(shape)), value)
     return draft.graph(value)

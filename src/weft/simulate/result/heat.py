@@ -39,7 +39,7 @@ class Heat:
     pending_fs: Ints
 
     @property
-    def moved(self) -> Ints:
+    def moved_bytes(self) -> Ints:
         """Bytes read and written."""
         return self.read + self.written
 
@@ -61,7 +61,7 @@ class Heat:
     @property
     def camping(self) -> float:
         """The camping index: bytes of the most loaded channel (or bank) over the mean, of the whole run; 1 is even."""
-        return _camping(self.moved.sum(axis=-1).reshape(len(self.read), -1))
+        return _camping(self.moved_bytes.sum(axis=-1).reshape(len(self.read), -1))
 
     def window(self, start_s: float, end_s: float) -> Heat:
         """The heat of the bins that begin in a window of time [s], at least one."""
@@ -73,7 +73,7 @@ class Heat:
 
     def to_dict(self) -> dict[str, Any]:
         """The whole run's figures, and every channel's (or bank's), as plain data."""
-        moved, busy, pending = (a.sum(axis=-1) for a in (self.moved, self.busy_fs, self.pending_fs))
+        moved, busy, pending = (a.sum(axis=-1) for a in (self.moved_bytes, self.busy_fs, self.pending_fs))
         hits = 1 - _share(np.minimum(self.activates, self.requests).sum(axis=-1), self.requests.sum(axis=-1))
         return {
             "of": self.of,
@@ -83,7 +83,7 @@ class Heat:
             "utilization": (busy / (self.end_s * 1e15)).tolist(),
             "efficiency": _plain(_share(busy, pending)),
             "row_hits": _plain(hits),
-            "bytes_over_time": self.moved.sum(axis=(0, 2)).tolist(),
+            "bytes_over_time": self.moved_bytes.sum(axis=(0, 2)).tolist(),
         }
 
 

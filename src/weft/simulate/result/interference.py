@@ -91,7 +91,7 @@ class MemoryInterference:
         """How long the channel served the other stream while a request of this one waited, mean of all requests [s]."""
         return one.ahead_sum_bytes / max(one.requests, 1) / self.channel_bytes_per_s
 
-    def delayed(self, one: StreamInterference) -> float:
+    def delay_of(self, one: StreamInterference) -> float:
         """How long a channel served the other stream while this one had a request waiting, mean of all channels [s]."""
         return one.delaying_bytes / self.channels / self.channel_bytes_per_s
 
@@ -105,7 +105,7 @@ class MemoryInterference:
             {
                 **{name: vars(value) if isinstance(value, Percentiles) else value for name, value in vars(one).items()},
                 "mean_delay_s": self.mean_delay(one),
-                "delayed_s": self.delayed(one),
+                "delayed_s": self.delay_of(one),
             }
             for one in self.streams
         ]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.errors import ConfigError, InputError, check_whole, shown
+from weft.core.errors import ConfigError, InputError, check_whole, show_value
 from weft.core.files import read_json
 from weft.step.pipeline.clock import Durations, run_schedule
 from weft.step.pipeline.orders import KINDS, NO_PAIRS, Schedule, Task
@@ -121,5 +121,7 @@ def _slot(word: str, device: int) -> tuple[Task, ...]:
     found = [_TASK.fullmatch(part) for part in word.split("+", 2)]
     tasks = tuple(Task(m[1], int(m[2]), int(m[3] or device)) for m in found if m)
     if len(tasks) < len(found) or len(tasks) > 2:
-        raise InputError(f"the task {shown(word)} on device {device} is not understood; write 'F3', 'B3@1' or 'F3+B1'")
+        raise InputError(
+            f"the task {show_value(word)} on device {device} is not understood; write 'F3', 'B3@1' or 'F3+B1'"
+        )
     return tasks

@@ -47,26 +47,26 @@ class DeviceMemory:
         return float(np.max(self.held + self.working, initial=0.0))
 
     @property
-    def allocated(self) -> float:
+    def peak_allocated(self) -> float:
         """Peak of the framework's tensors: all but what lies outside its allocator."""
         return sum(size for name, size in self.fixed.items() if name != "outside") + self.dynamic
 
     @property
-    def reserved(self) -> float:
+    def peak_reserved(self) -> float:
         """Peak of what the framework's allocator takes from the device: its tensors, and gaps between them."""
-        return self.allocated * (1 + FRAGMENTATION)
+        return self.peak_allocated * (1 + FRAGMENTATION)
 
     @property
     def peak(self) -> float:
         """Peak of the device's memory."""
-        return self.reserved + self.fixed.get("outside", 0)
+        return self.peak_reserved + self.fixed.get("outside", 0)
 
     @property
     def holders(self) -> dict[str, float]:
         """Who holds the memory at the peak; the values add up to `peak`."""
         at = int(np.argmax(self.held + self.working))
         tensors = {"activations": float(self.held[at]), "workspace": float(self.working[at])}
-        return {**self.fixed, **tensors, "fragmentation": self.reserved - self.allocated}
+        return {**self.fixed, **tensors, "fragmentation": self.peak_reserved - self.peak_allocated}
 
 
 @dataclass(frozen=True, repr=False)
@@ -117,7 +117,7 @@ class Memory(Answer):
             "fullest_device": self.fullest,
             "holders": self.devices[self.fullest].holders,
             "devices": [
-                {"peak_bytes": one.peak, "allocated_bytes": one.allocated, **one.holders} for one in self.devices
+                {"peak_bytes": one.peak, "allocated_bytes": one.peak_allocated, **one.holders} for one in self.devices
             ],
             "remedies": dict(self.remedies),
             "framework": self.framework.name if self.framework else "",

@@ -110,7 +110,7 @@ class Roofline(Answer):
         """Whether memory, not computing, would bound a perfect kernel."""
         return op.intensity * self.memory_rate < self.peak(op)
 
-    def attained(self, op: RooflineOp) -> float:
+    def attained_share(self, op: RooflineOp) -> float:
         """Attained share of the ceiling; above 1 where caches hold operands. 0 for operators without FLOPs."""
         return op.rate / self.ceiling(op) if op.flops else 0.0
 
@@ -124,5 +124,5 @@ class Roofline(Answer):
         )  # fmt: skip
 
     def _record(self, op: RooflineOp) -> dict[str, Any]:
-        more = {"intensity": op.intensity, "flops_per_s": op.rate, "attained": self.attained(op)}
+        more = {"intensity": op.intensity, "flops_per_s": op.rate, "attained": self.attained_share(op)}
         return {**vars(op), **more, "left_of_ridge": self.left_of_ridge(op)}

@@ -103,7 +103,7 @@ class _GraphBuilder:
 
     def trace(self) -> ExecutionTrace:
         """The trace. Raises ConfigError for one without any operator."""
-        ordered = list(self.records.ordered())
+        ordered = list(self.records.in_order())
         if self.records.nested:
             for id_ in self.chosen:
                 self._add(self.every[id_], {})

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.core.errors import ConfigError, InputError, check_type, shown
+from weft.core.errors import ConfigError, InputError, check_type, show_value
 from weft.graph import Collective, Convolution, Gemm, Op
 from weft.graph.kinds import NO_TRACE, file_kind
 from weft.torch.traces.events import events
@@ -113,12 +113,12 @@ class _ProfilerEvent(NamedTuple):
         for name in _WHOLE:
             number = args.get(name, -1)
             if isinstance(number, bool) or not isinstance(number, int) or abs(number) >= 2**63:
-                raise InputError(f"{name} is {shown(number)}; it should be a whole number of 64 bits")
+                raise InputError(f"{name} is {show_value(number)}; it should be a whole number of 64 bits")
         for where, name in ((event, "pid"), (event, "tid"), *((args, name) for name in _PLACES)):
             check_type(name, where.get(name), (str, int, float, NoneType), "it should be a number or a text")
         seconds = _seconds("dur", event.get("dur", 0))
         if seconds < 0:
-            raise InputError(f"dur is {shown(event['dur'])}; it should be zero or more")
+            raise InputError(f"dur is {show_value(event['dur'])}; it should be zero or more")
         start = _seconds("ts", event.get("ts"))
         return cls(kind, str(event.get("name", "")), start, seconds, event.get("pid"), event.get("tid"), args)
 
@@ -132,7 +132,7 @@ _LONGEST_US = 1e18
 def _seconds(name: str, microseconds: object) -> float:
     """A time that the profiler wrote [s]. Raises InputError for what is no finite number."""
     if not isinstance(microseconds, int | float) or not abs(microseconds) <= _LONGEST_US:
-        raise InputError(f"{name} is {shown(microseconds)}; it should be a number of microseconds")
+        raise InputError(f"{name} is {show_value(microseconds)}; it should be a number of microseconds")
     return float(microseconds) * 1e-6
 
 

@@ -60,7 +60,7 @@ def timeline(trace: Trace) -> Figure:
     return timeline_bars(
         "What ran when?", Table(columns, rows), lane="stream", start="start", end=Axis("end", domain=True),
         color=Color("kind", looks.spread(list(kinds.values()))),
-    ).captioned(f"The {len(rows):,} longest of {len(trace):,} pieces of work.")  # fmt: skip
+    ).with_caption(f"The {len(rows):,} longest of {len(trace):,} pieces of work.")  # fmt: skip
 
 
 def _compared_table(answer: TraceComparison) -> Table:
@@ -90,7 +90,7 @@ def losses(answer: TraceComparison) -> Figure:
     return bars(
         f"Where is the trace slower than {answer.system.gpu.title} could be?", Table(columns, rows),
         lane=Lane("name", "kind"), end="time", color=Color("kind", looks.spread(kinds)),
-    ).captioned("All calls of an operator; those with the most time beyond the prediction.")  # fmt: skip
+    ).with_caption("All calls of an operator; those with the most time beyond the prediction.")  # fmt: skip
 
 
 class TraceReport(Report["Trace"]):

@@ -96,7 +96,7 @@ class Records:
         waits = ((*one.parents, *one.data) for one in self.nodes.values())
         return sum(other not in self.nodes for every in waits for other in every)
 
-    def ordered(self) -> Iterator[TraceRecord]:
+    def in_order(self) -> Iterator[TraceRecord]:
         """The nodes, each behind those that it waits for or lies inside, otherwise by their start and id.
 
         Raises ConfigError if some wait for each other. Of traces whose calls do not lie inside each other, parents only
