@@ -63,7 +63,9 @@ def field_lines(owner: Any) -> Iterator[str]:
         about = one.declared
         default = about.default or ("" if one.value is None else f"`{one.value!r}`")
         said = (
-            about.help.replace("{names}", ", ".join(one.choices)) if one.named else about.help.replace(": {names}", "")
+            about.help.replace("{names}", ", ".join(one.choices))
+            if one.takes_names
+            else about.help.replace(": {names}", "")
         )
         flag = f"--{one.name.replace('_', '-')}"
         yield f"* `{one.name}` (`{flag}`): {said}" + f" Default: {default}." * bool(default)

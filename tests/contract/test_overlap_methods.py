@@ -67,7 +67,7 @@ def test_a_method_says_what_it_does_where_and_what_times_it(name):
     assert one.summary
     assert one.joins
     assert one.places
-    assert one.timed in ("engine", "closed form", "both")
+    assert one.timed_by in ("engine", "closed form", "both")
     assert (name in simulated_methods()) is one.simulated
 
 

@@ -18,7 +18,7 @@ from weft.testing.policies import LOADS
 def own(server):
     """A policy of one's own: running requests first, the youngest waiting one after them."""
     if running_first(server) and server.waiting:
-        server.give(server.waiting[-1], server.waiting[-1].missing)
+        server.schedule_tokens(server.waiting[-1], server.waiting[-1].uncomputed_tokens)
         first_come(server)
 
 
@@ -55,7 +55,7 @@ def twice(server):
     running_first(server)
     first_come(server)
     for request in list(server.running):
-        server.give(request, 1)
+        server.schedule_tokens(request, 1)
 
 
 def shorten(server):
@@ -71,7 +71,7 @@ def hurry(server):
 
 
 def words(server):
-    server.give(server.waiting[0], "5")
+    server.schedule_tokens(server.waiting[0], "5")
 
 
 class Mute:

@@ -68,7 +68,7 @@ def test_a_step_and_its_memory_are_those_of_the_public_calls(tmp_path):
     model, system, plan, used = trained(rows[0], weft.gpu(ROW["gpu"]))
     step = weft.step(model, system, plan, framework=used, fidelity="estimate")
     held = weft.memory(model, system, plan, framework=used)
-    assert (found["step"], found["memory"]) == (step.seconds, max(one.allocated for one in held.devices))
+    assert (found["step"], found["memory"]) == (step.seconds, max(one.peak_allocated for one in held.devices))
 
 
 def test_every_kind_of_rows_has_a_title_and_says_what_its_errors_are_grouped_by():

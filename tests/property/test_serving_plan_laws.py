@@ -105,7 +105,7 @@ def test_no_step_is_faster_than_what_steps_take_at_least(model, system, how):
 def test_steps_take_as_long_whatever_has_been_timed_before(how):
     server = ready_with(MODEL, SYSTEM, rate=1.0, **how).server
     times = server.times
-    alone = StepTimes(times.forward).launched(server.how.launch, server.how.graphed)
+    alone = StepTimes(times.forward).with_launches(server.how.launch, server.how.graphed)
     for step in (Shape(3, 1000), Shape(0, 0, 1, 700, 245350), Shape(40, 40000, 2, 900, 300000)):
         assert times.seconds(step) == pytest.approx(alone.seconds(step), rel=1e-12)
 

@@ -143,7 +143,10 @@ def test_one_slow_gpu_is_compared_at_several_shares():
 @pytest.mark.parametrize("name", ["t3-paper", "h100-sxm"])
 def test_a_gpu_described_by_itself_but_equal_changes_nothing(name, overlap):
     equal = weft.system(name, gpus=RANKS)
-    found = [weft.simulate(LAYER, one, overlap, EXPLICIT) for one in (equal, equal.varied({2: slower(equal.gpu, 0.0)}))]
+    found = [
+        weft.simulate(LAYER, one, overlap, EXPLICIT)
+        for one in (equal, equal.with_variants({2: slower(equal.gpu, 0.0)}))
+    ]
     assert found[0].seconds == found[1].seconds
     assert found[0].events == found[1].events
 

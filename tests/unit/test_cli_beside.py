@@ -111,7 +111,7 @@ def test_a_split_gives_each_side_its_compute_units(weft, tmp_path):
     arguments = [*BESIDE, "--corun", size, "--overlap", "partition", "--split", "92-16", "--loops", "1,1"]
     status, out, _ = weft(*arguments, "--json", file)
     assert status == 0
-    assert "16 compute units apart" in out
+    assert "16 reserved compute units" in out
     (run,) = json.loads(file.read_text())["runs"]
     assert run["units_apart"] == run["units_held"]["collective"] == 16
     assert run["units_held"]["gemm"] <= 92
@@ -169,7 +169,7 @@ def test_every_strategy_stands_beside_the_others_or_is_left_out_with_a_reason(we
         ([*PARTED, "--split", "32"], "write the GEMM's compute units and those reserved for the collective, like"),
         (
             [*BESIDE, "--corun", "all_gather:1MiB", "--split", "76-32"],
-            "needs an overlap that sets compute units apart",
+            "needs an overlap that reserves compute units",
         ),
         (
             ["simulate", "sublayer", "--overlap", "partition"],

@@ -19,7 +19,7 @@ def test_every_overlap_is_listed_with_what_times_it_and_its_sentence():
     shown = run("list")
     for name, overlap in OVERLAPS.items():
         rows = [line for line in shown.splitlines() if line.split()[:1] == [name]]
-        assert any(overlap.timed in row for row in rows)
+        assert any(overlap.timed_by in row for row in rows)
         assert overlap.summary in shown
 
 

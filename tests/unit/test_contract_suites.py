@@ -126,7 +126,7 @@ def starves(server):
     """Never start the first request."""
     running_first(server)
     for request in list(server.waiting):
-        if request.id and not server.give(request, request.missing):
+        if request.id and not server.schedule_tokens(request, request.uncomputed_tokens):
             break
 
 
@@ -144,14 +144,14 @@ def runs_too_many(server):
 def gives_twice(server):
     vllm(server)
     for request in list(server.running):
-        server.give(request, 1)
+        server.schedule_tokens(request, 1)
 
 
 def rolls_dice(server):
     running_first(server)
     if server.waiting:
         request = DICE.choice(list(server.waiting))
-        server.give(request, request.missing)
+        server.schedule_tokens(request, request.uncomputed_tokens)
     if not server.batch:
         first_come(server)
 
@@ -185,7 +185,7 @@ def test_a_policy_that_wastes_a_faster_gpu_lowers_the_goodput():
 
     def lazy(server):
         if server.iterations and server.running and seconds(server.iterations[-1]) < shortest:
-            server.give(server.running[0], server.running[0].missing)
+            server.schedule_tokens(server.running[0], server.running[0].uncomputed_tokens)
         else:
             vllm(server)
 

@@ -61,12 +61,12 @@ def test_a_change_of_something_unknown_is_refused_with_what_is_known():
 
 def test_every_overlap_of_a_step_takes_what_the_step_with_it_takes():
     found = weft.step_overlaps("llama-3-8b", "8xa100", tp=8, batch=8, sequence=4096)
-    assert {"tp=flux", "tp=sequential"} <= set(found.changed)
-    for label, answer in found.changed.items():
+    assert {"tp=flux", "tp=sequential"} <= set(found.other_answers)
+    for label, answer in found.other_answers.items():
         alone = weft.step("llama-3-8b", "8xa100", tp=8, batch=8, sequence=4096, overlap=label, fidelity="estimate")
         assert answer.seconds == pytest.approx(alone.seconds, rel=1e-9)
     assert "engine" in found.left_out["tp=t3-mca"]
-    assert found.speedup(found.best) == max(map(found.speedup, found.changed))
+    assert found.speedup(found.best) == max(map(found.speedup, found.other_answers))
 
 
 def test_a_step_bound_by_one_axis_says_so():

@@ -76,7 +76,7 @@ def copies(routing):
 def test_a_token_crosses_the_links_once_for_each_gpu_that_it_reaches(per_rank, name):
     sent = copies(PER_RANK[name])
     assert [
-        [sum(n for _, n in PER_RANK[name].sent(g, to)) for to in range(RANKS)] for g in range(RANKS)
+        [sum(n for _, n in PER_RANK[name].sent_tokens(g, to)) for to in range(RANKS)] for g in range(RANKS)
     ] == sent.tolist()
     assert per_rank[name].counters["link_bytes"] == 2 * int(sent.sum() - np.trace(sent)) * ROW
 
@@ -215,7 +215,7 @@ def test_t3_hides_the_exchanges_behind_the_gemms(runs, name):
     first, second = (runs[name, overlap] for overlap in OVERLAPS)
     assert second.seconds < first.seconds
     assert first.seconds == pytest.approx(sum(first.durations.values()), rel=0.05 if name != "even" else 1e-9)
-    busiest = max(int(ROUTINGS[name].received(rank).sum()) for rank in range(RANKS))
+    busiest = max(int(ROUTINGS[name].received_rows(rank).sum()) for rank in range(RANKS))
     products = Gemm(busiest, 2 * FFN, HIDDEN).flops + Gemm(busiest, HIDDEN, FFN).flops
     assert second.seconds >= products / GPU.matrix_rate("bf16", "boost")
 

@@ -23,8 +23,8 @@ def test_a_style_is_inherited_key_by_key():
 
 
 def test_replicas_add_gradients_in_the_kept_format_unless_another_is_stated():
-    assert framework("megatron-core").reduced == "fp32"
-    assert framework("composer-fsdp").reduced == "bf16"
+    assert framework("megatron-core").reduce_dtype == "fp32"
+    assert framework("composer-fsdp").reduce_dtype == "bf16"
 
 
 def test_a_bucket_grows_with_the_replicas_where_the_framework_says_so():

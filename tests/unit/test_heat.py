@@ -26,7 +26,7 @@ def sublayer(request):
 
 def test_every_byte_request_and_activation_of_a_run_is_in_its_heat(sublayer):
     heat = sublayer.heat
-    assert heat.moved.sum() == sublayer.total_bytes
+    assert heat.moved_bytes.sum() == sublayer.total_bytes
     assert heat.requests.sum() == sublayer.requests
     assert heat.activates.sum() == sublayer.counters["dram_activations"]
 
@@ -73,8 +73,8 @@ def test_a_window_of_the_heat_is_a_part_of_it():
     heat = run(STRIDED, heatmap="channel").heat
     half = heat.window(0, heat.end_s / 2)
     rest = heat.window(heat.end_s / 2, heat.end_s)
-    assert 0 < half.moved.sum() < heat.moved.sum()
-    assert half.moved.sum() + rest.moved.sum() >= heat.moved.sum()
+    assert 0 < half.moved_bytes.sum() < heat.moved_bytes.sum()
+    assert half.moved_bytes.sum() + rest.moved_bytes.sum() >= heat.moved_bytes.sum()
 
 
 def test_heat_is_saved_and_loaded_whole(tmp_path):

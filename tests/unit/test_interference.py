@@ -114,7 +114,7 @@ def test_a_lone_gemm_is_delayed_by_no_one():
     assert communication.requests == communication.served_bytes == 0
     assert compute.ahead_sum_bytes == compute.delaying_bytes == 0
     assert compute.ahead_bytes.max == compute.other_waiting_bytes.max == 0
-    assert run.interference.mean_delay(compute) == run.interference.delayed(compute) == 0
+    assert run.interference.mean_delay(compute) == run.interference.delay_of(compute) == 0
     assert compute.load_latency_s.p50 >= run.gpu.cache.latency
 
 

@@ -26,7 +26,7 @@ def test_capacity_is_that_of_the_bytes_by_hand():
     shares = [0.238, 0.238, 0.231, 0.211, 0.190, 0.158]
     assert [one.saved for one in STATES] == pytest.approx(shares, abs=5e-4)
     assert STATES[0].saved == pytest.approx(0.238, abs=0.002)
-    assert STATES[0].buffered(96) == pytest.approx(STATES[0].saved * 94 / 96)
+    assert STATES[0].buffered_share(96) == pytest.approx(STATES[0].saved * 94 / 96)
 
 
 def test_figures_meet_the_bars(done):

@@ -40,7 +40,7 @@ _PLANS = [
 @pytest.mark.parametrize(("name", "zero"), [("megatron-core", 1), ("torchtitan", 3)])
 def test_what_pruning_leaves_out_is_on_no_front_and_not_among_the_fastest(name, zero):
     model, on, how = load_model("llama-3-8b"), system("16xh100"), framework(name)
-    plans = [one.altered(zero=zero) for one in _PLANS]
+    plans = [one.alter(zero=zero) for one in _PLANS]
     whole = many(model, on, plans, how)
     pruning = Pruning(ParetoFront(), 3)
     for plan in plans:  # one by one, so that each is met by the bounds of the others

@@ -37,7 +37,7 @@ def test_a_shipped_program_is_a_whole_training_step(name):
 def test_lenet_takes_about_as_long_as_its_closed_form_says(found):
     (one,) = found.programs
     assert float(one.closed.seconds) / one.run.seconds == pytest.approx(1, abs=0.15)
-    assert one.run.heat.moved.sum() == one.run.total_bytes
+    assert one.run.heat.moved_bytes.sum() == one.run.total_bytes
 
 
 def test_rows_of_a_folder_stand_beside_the_engine(found):

@@ -149,7 +149,7 @@ def test_zero_stages_hold_and_send_what_the_paper_says():
 def test_training_steps_send_what_zero_stages_say(zero, monkeypatch):
     """The collectives over replicas that the clock of a step prices, against those of the closed form."""
     seen = {}
-    case, tail = OperatorTimes.case, OperatorTimes.moved
+    case, tail = OperatorTimes.case, OperatorTimes.collective_seconds
 
     def note(op):
         seen[op, zero] = seen.get((op, zero), 0) + 1

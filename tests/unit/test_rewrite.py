@@ -34,16 +34,16 @@ def reasons(name, graph):
 
 def chain(length=3, elements=1 << 26, dtype="fp32"):
     draft = Draft(dtype)
-    value = draft.given("x", elements)
+    value = draft.add_input("x", elements)
     for number in range(length):
         op = Streaming("elementwise", elements, 1, dtype, inputs=2, function="add")
-        value = draft.node(f"y{number}", op, value, draft.given(f"b{number}", elements))
+        value = draft.node(f"y{number}", op, value, draft.add_input(f"b{number}", elements))
     return draft.graph(value)
 
 
 def attention(scale=8**-0.5, mask=None, keys=None, again=False, order=("scale", "mask", "softmax")):
     draft = Draft()
-    names = {name: draft.given(name, 2, 3, 4, 8) for name in "qkv"}
+    names = {name: draft.add_input(name, 2, 3, 4, 8) for name in "qkv"}
     turned = draft.view("turned", keys or View("k", order=(0, 1, 3, 2)))
     x = draft.node("scores", weft.Gemm(4, 4, 8, batch=6), names["q"], turned)
     more = {"scale": draft.constant("root", Constant((1,), scale))}
@@ -90,9 +90,9 @@ def test_attention_that_no_kernel_computes_is_refused(graph, said):
 
 def products(second=None, results=("y0", "y1"), weight="weight"):
     draft = Draft()
-    x = draft.given("x", 8, 4)
+    x = draft.add_input("x", 8, 4)
     draft.node("y0", weft.Gemm(8, 4, 4), x, draft.weight("w0", 4, 4))
-    draft.node("y1", second or weft.Gemm(8, 6, 4), x, draft.given("w1", 4, 6, role=weight))
+    draft.node("y1", second or weft.Gemm(8, 6, 4), x, draft.add_input("w1", 4, 6, role=weight))
     return draft.graph(*results)
 
 
@@ -112,7 +112,7 @@ def test_products_of_other_formats_or_of_no_weights_are_not_merged():
 
 def biased(again=False, width=6, reduced=False):
     draft = Draft(ranks=2 if reduced else 1)
-    x = draft.node("y", weft.Gemm(8, 6, 4), draft.given("x", 8, 4), draft.weight("w", 4, 6))
+    x = draft.node("y", weft.Gemm(8, 6, 4), draft.add_input("x", 8, 4), draft.weight("w", 4, 6))
     if reduced:
         x = draft.node("sum", Collective("all_reduce", 96, 2, "fp16"), x)
     moved = draft.node("moved", Streaming("bias_add", 48), x, draft.weight("b", width))
@@ -151,7 +151,7 @@ def test_folded_filters_are_made_once_and_cost_nothing_per_run():
 
 def scattered(rows):
     draft = Draft(ranks=2)
-    y = draft.node("y", weft.Gemm(rows, 4, 4), draft.given("x", rows, 4), draft.weight("w", 4, 4))
+    y = draft.node("y", weft.Gemm(rows, 4, 4), draft.add_input("x", rows, 4), draft.weight("w", 4, 4))
     return draft.graph(draft.node("z", Collective("reduce_scatter", rows * 8, 2, "fp16"), y, stream="tp"))
 
 
@@ -163,7 +163,7 @@ def test_a_reduction_is_cut_where_rows_divide():
 
 def test_parts_of_a_reduction_run_beside_the_next_product():
     draft = Draft("bf16", ranks=8)
-    x, w = draft.given("x", 8192, 2048), draft.weight("w", 2048, 8192)
+    x, w = draft.add_input("x", 8192, 2048), draft.weight("w", 2048, 8192)
     y = draft.node("y", weft.Gemm(8192, 8192, 2048, "bf16"), x, w)
     z = draft.node("z", Collective("reduce_scatter", 2 * 8192 * 8192, 8, "bf16"), y, stream="tp")
     found = rewrite(draft.graph(z), "8xh100", ["overlap_reduce_scatter"])
@@ -180,14 +180,14 @@ def test_a_sum_that_is_read_again_is_kept_beside_its_norm():
 
 def test_a_norm_of_other_rows_is_refused():
     draft = Draft()
-    total = draft.node("total", Streaming("residual_add", 48), draft.given("x", 8, 6), draft.given("r", 8, 6))
+    total = draft.node("total", Streaming("residual_add", 48), draft.add_input("x", 8, 6), draft.add_input("r", 8, 6))
     y = draft.node("y", Streaming("rmsnorm", 16, 3), total, draft.weight("scale", 3))
     assert "normalises rows of 3" in reasons("add_norm", draft.graph(y))
 
 
 def test_operands_that_cannot_change_places_are_not_fused():
     draft = Draft()
-    x, b = draft.given("x", 8), draft.given("b", 8)
+    x, b = draft.add_input("x", 8), draft.add_input("b", 8)
     y = draft.node("y", Streaming("elementwise", 8, function="exp"), x)
     z = draft.node("z", Streaming("elementwise", 8, inputs=2, function="subtract"), b, y)
     assert "cannot change places" in reasons("fuse_elementwise", draft.graph(z))
@@ -195,7 +195,7 @@ def test_operands_that_cannot_change_places_are_not_fused():
 
 def test_what_the_host_must_know_is_not_recorded():
     draft = Draft()
-    y = draft.node("router", Streaming("top_k", 8, 4), draft.given("x", 8, 4))
+    y = draft.node("router", Streaming("top_k", 8, 4), draft.add_input("x", 8, 4))
     assert "router decides the sizes" in reasons("cuda_graph", draft.graph(y))
 
 
@@ -225,7 +225,7 @@ def test_a_rule_that_changes_the_result_is_found_out():
 def test_rounding_is_that_of_the_number_format():
     draft = Draft("bf16")
     graph = draft.graph(
-        draft.node("y", Streaming("residual_add", 2, 1, "bf16"), draft.given("x", 2), draft.given("z", 2))
+        draft.node("y", Streaming("residual_add", 2, 1, "bf16"), draft.add_input("x", 2), draft.add_input("z", 2))
     )
     given = {"x": [np.array([256.0, 1.0])], "z": [np.array([1.0, 2.0**-9])]}
     assert execute(graph, given)["y"][0].tolist() == [257, 1 + 2.0**-9]
@@ -234,7 +234,7 @@ def test_rounding_is_that_of_the_number_format():
 
 def test_an_operator_without_a_meaning_is_named():
     draft = Draft()
-    graph = draft.graph(draft.node("sorted", weft.Opaque("sort", bytes=8, written=4), draft.given("x", 2)))
+    graph = draft.graph(draft.node("sorted", weft.Opaque("sort", bytes=8, written=4), draft.add_input("x", 2)))
     with pytest.raises(InputError, match=r"'sorted' .* has no meaning in NumPy"):
         execute(graph, random_values(graph))
     assert rewrite(graph, GPU).whole is None

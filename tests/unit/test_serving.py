@@ -317,8 +317,8 @@ def test_a_least_loaded_router_is_no_worse_than_one_in_turn():
 def test_a_policy_of_ones_own_decides_who_is_first():
     def shortest_first(server):
         running_first(server)
-        for request in sorted(server.waiting, key=lambda request: request.missing):
-            if not server.give(request, request.missing):
+        for request in sorted(server.waiting, key=lambda request: request.uncomputed_tokens):
+            if not server.schedule_tokens(request, request.uncomputed_tokens):
                 break
 
     asked = {"rate": 40, "requests": 200, "input_len": (64, 6000), "output_len": 16}
@@ -339,7 +339,10 @@ def test_a_policy_that_gives_nothing_is_named():
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        (lambda server: server.give("first", 1), "the policy named 'first' as a request; name one of server.running"),
+        (
+            lambda server: server.schedule_tokens("first", 1),
+            "the policy named 'first' as a request; name one of server.running",
+        ),
         (lambda server: server.preempt(None), "the policy named None as a request"),
         (lambda server: server.preempt(server.waiting[0]), "preempted request 0, which does not run"),
         (lambda: None, "policy <lambda> cannot be called with a replica"),
@@ -530,18 +533,18 @@ def test_kept_blocks_serve_prompts_that_begin_alike_until_their_room_is_needed()
     pool = Pool(10 * 16, 1, lambda tokens: tokens, shared=16)
     first = Request(0, Asked(0.0, 48, 1, (1, 2, 3)))
     assert pool.match(first) == 0
-    assert pool.take(first, 48)
+    assert pool.allocate_blocks(first, 48)
     pool.publish(first)
     pool.release(first)
     assert (pool.used, pool.idle) == (0, 48)
     alike = Request(1, Asked(0.0, 64, 1, (1, 2, 9, 8)))
     assert pool.match(alike) == 32
-    assert pool.take(alike, 64)
+    assert pool.allocate_blocks(alike, 64)
     assert (pool.used, pool.idle) == (64, 16)
     large = Request(2, Asked(0.0, 96, 1))
-    assert pool.take(large, 96)
+    assert pool.allocate_blocks(large, 96)
     assert (pool.used, pool.idle) == (160, 0)
-    assert not pool.take(Request(3, Asked(0.0, 1, 1)), 1)
+    assert not pool.allocate_blocks(Request(3, Asked(0.0, 1, 1)), 1)
     pool.release(alike)
     pool.release(large)
     assert pool.used == 0
@@ -576,7 +579,7 @@ def test_requests_decode_together_as_they_do_one_by_one(sign):
             else:
                 for request in list(server.running):
                     if server.budget:
-                        server.give(request, request.missing)
+                        server.schedule_tokens(request, request.uncomputed_tokens)
             first_come(server)
 
         plan = weft.ServingPlan(scheduler=policy, max_num_batched_tokens=256)

@@ -84,8 +84,8 @@ def test_deepseeks_own_layer_speeds_its_tokens_up_as_published():
 
 def test_written_tokens_are_the_mean_of_many_steps():
     what = Speculation(3, 0.8)
-    assert what.written(10_000) == pytest.approx(10_000 * what.expected, rel=1e-3)
-    assert Speculation().written(7) == 7
+    assert what.written_tokens(10_000) == pytest.approx(10_000 * what.expected_tokens, rel=1e-3)
+    assert Speculation().written_tokens(7) == 7
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_peaks_of_megatron_cores_golden_runs(plan, peak, static):
     """Official golden values of Megatron-LM's functional tests, on the first pipeline device."""
     found = memory(GQA, weft.system("dgx-a100"), plan, Framework(style=FusionStyle(dropout=True)))
     device = found.devices[0]
-    assert device.allocated == pytest.approx(peak, rel=0.03)
+    assert device.peak_allocated == pytest.approx(peak, rel=0.03)
     assert sum(device.fixed[name] for name in ("weights", "gradients", "optimizer")) == pytest.approx(static, rel=0.05)
 
 
@@ -162,4 +162,4 @@ def test_fsdp_keeps_of_weights_the_main_copy_only():
 )  # fmt: skip
 def test_peaks_of_torchtitans_runs(model, system, plan, gibibytes, off):
     found = weft.memory(model, system, framework="torchtitan", zero=3, **plan)
-    assert found.devices[0].reserved / 2**30 == pytest.approx(gibibytes, rel=off)
+    assert found.devices[0].peak_reserved / 2**30 == pytest.approx(gibibytes, rel=off)

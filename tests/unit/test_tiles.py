@@ -38,7 +38,7 @@ def test_the_best_equals_a_loop_over_all_candidates(found):
         local, registers = stages * (rows + columns) * step * 2, rows * columns * 4 + 32 * threads * 4
         if local > gpu.compute.lds_per_cu or registers > min(gpu.compute.registers_per_cu, 255 * 4 * threads):
             continue
-        resident = gpu.compute.held(threads, registers, local)
+        resident = gpu.compute.resident_workgroups(threads, registers, local)
         grid, steps = -(-512 // rows) * -(-1024 // columns), -(-4096 // step)
         if splits > 1 and (steps < 4 * splits or grid * splits > 3 * gpu.compute.compute_units * resident):
             continue

@@ -1,13 +1,13 @@
 """Schedulers of serving frameworks: which requests get how many tokens of the next step. See `POLICIES`.
 
-A policy is called with a `Replica` before every step. It reads `running` (in the order in which requests started) and
-`waiting` (in the order of arrival, preempted ones first), and calls `give` and `preempt`. A policy of one's own is a
-function:
+A policy is called with a `Replica` before every iteration. It reads `running` (in the order in which requests started)
+and `waiting` (in the order of arrival, preempted ones first), and calls `schedule_tokens` and `preempt`. A policy of
+one's own is a function:
 
     def shortest_first(server):
         running_first(server)
-        for request in sorted(server.waiting, key=lambda request: request.missing):
-            if not server.give(request, request.missing):
+        for request in sorted(server.waiting, key=lambda request: request.uncomputed_tokens):
+            if not server.schedule_tokens(request, request.uncomputed_tokens):
                 break
 """
 
@@ -61,7 +61,7 @@ def check_schedule(schedule: Schedule) -> Schedule:
             if changed:
                 raise InputError(
                     f"the policy changed request.{changed[0]} of request {request.id}; a policy reads requests, and "
-                    "calls server.give and server.preempt"
+                    "calls server.schedule_tokens and server.preempt"
                 )
         running = set(server.running)
         if stranger := next((request for request, _ in server.batch if request not in running), None):

@@ -50,10 +50,10 @@ STATE = {
 class Request:
     """The state of a request while it is served: the tokens computed so far, and the times of its tokens [s].
 
-    It has `reached` a scheduler some time after its arrival. `num_tokens` tokens are its prompt and what it has generated;
-    `held` bytes of keys and values are allocated on each GPU, which suffice for `kv_capacity` tokens at least. So many
-    `passes` of the model wrote to it. While it decodes in a `group` (`weft.serving.decoding`), it is the member of a
-    `number`, and what it has computed and generated follows from the steps of the group.
+    It has `reached` a scheduler some time after its arrival. Its `num_tokens` are the prompt and what it has generated;
+    `held` bytes of KV cache are allocated on each GPU, which suffice for `kv_capacity` tokens at least. `passes` counts
+    the forward passes that wrote to it. While it decodes in a `group` (`weft.serving.decoding`), it is the member of a
+    `number`, and what it has computed and generated follows from the iterations of the group.
     """
 
     __slots__ = (
