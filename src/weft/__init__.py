@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from weft.core.contrast import Contrast as Contrast
     from weft.core.errors import WeftError as WeftError
     from weft.core.options import RunOptions as RunOptions
-    from weft.estimate import Harness as Harness
+    from weft.estimate import BenchmarkProtocol as BenchmarkProtocol
     from weft.estimate import estimate as estimate
     from weft.graph import Attention as Attention
     from weft.graph import Collective as Collective
@@ -110,7 +110,7 @@ __version__ = "0.1.0"
 # its names is first used, so that `import weft` costs neither a compiler nor a plotting library.
 _MODULES = {
     "weft.core.errors": "WeftError",
-    "weft.estimate": "Harness estimate",
+    "weft.estimate": "BenchmarkProtocol estimate",
     "weft.graph": (
         "Attention Collective Gemm Graph Node Opaque Routing Streaming all_gather all_reduce all_to_all concurrent "
         "experts gemm gemm_queue operator reduce_scatter write_graph"

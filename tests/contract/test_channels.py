@@ -12,7 +12,7 @@ import weft
 from weft import hardware
 from weft.core.errors import InputError, UnknownNameError
 from weft.core.options import RunOptions
-from weft.estimate import Harness, estimate
+from weft.estimate import BenchmarkProtocol, estimate
 from weft.graph import Collective, Gemm, LibraryCollective, PaperAllReduce
 from weft.overlaps import STRATEGIES
 from weft.overlaps.lower.collectives import BY_UNITS, collective_kernel
@@ -100,7 +100,7 @@ def test_the_measured_trap_thirty_two_channels_on_eight_sms():
 def test_few_channels_take_what_the_closed_form_says(machine, collective, channels):
     done = run(machine, collective, 64 * MIB, "simple", channels)
     op = done.graph.collectives[0].op
-    expected = float(estimate(op, done.system, harness=Harness(channels=channels)).seconds)
+    expected = float(estimate(op, done.system, harness=BenchmarkProtocol(channels=channels)).seconds)
     assert done.makespan == pytest.approx(expected, rel=0.03)
 
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import weft
 from weft.cli.main import weft as cli
 from weft.core.options import SHORT, SUSTAINED
-from weft.estimate import Harness
+from weft.estimate import BenchmarkProtocol
 from weft.estimate.errors import collective_error, gemm_error
 from weft.graph import Collective, Graph, LibraryCollective, Node, concurrent
 from weft.kernels.library.software import Residual
@@ -238,7 +238,7 @@ def test_a_sub_layer_by_an_algorithm_takes_as_long_by_command_as_by_function(tmp
 def test_a_collective_through_the_switch_takes_as_long_in_closed_form_as_in_the_engine(name, size):
     """No reduce-scatter through the switch is measured beside others; NCCL prefers rings for it."""
     op = Collective(name, size, 8)
-    closed = weft.estimate(op, "dgx-h100", harness=Harness(algorithm="nvls")).seconds
+    closed = weft.estimate(op, "dgx-h100", harness=BenchmarkProtocol(algorithm="nvls")).seconds
     engine = simulate(alone(op, kernel=LibraryCollective("nvls")), GPU, "streams").seconds
     assert closed == pytest.approx(engine, rel=0.16)
 
@@ -246,7 +246,7 @@ def test_a_collective_through_the_switch_takes_as_long_in_closed_form_as_in_the_
 def test_half_an_all_reduce_through_the_switch_is_no_longer_than_the_whole():
     size = 2.0 ** np.arange(18, 33)
     whole, scatter, gather = (
-        weft.estimate(Collective(name, size, 8), "dgx-h100", harness=Harness(algorithm="nvls")).seconds
+        weft.estimate(Collective(name, size, 8), "dgx-h100", harness=BenchmarkProtocol(algorithm="nvls")).seconds
         for name in ("all_reduce", "reduce_scatter", "all_gather")
     )
     assert (scatter < whole).all()

@@ -18,11 +18,11 @@ def gemm():
 
 def all_reduce():
     moved = weft.Collective("all_reduce", 1 << 26, 8, "fp16")
-    return weft.estimate(moved, "8xh100-sxm", SHORT, weft.Harness(library="nccl")).seconds
+    return weft.estimate(moved, "8xh100-sxm", SHORT, weft.BenchmarkProtocol(library="nccl")).seconds
 
 
 def ring():
-    harness = weft.Harness(algorithm="ring-simple", channels=8, version="2.27.3")
+    harness = weft.BenchmarkProtocol(algorithm="ring-simple", channels=8, version="2.27.3")
     return weft.estimate(weft.Collective("all_gather", 1 << 26, 8, "fp16"), "8xh100-sxm", SHORT, harness).seconds
 
 
@@ -34,7 +34,7 @@ def dispatch():
 
 
 def narrow():
-    harness = weft.Harness(served="trtllm", weights="int4")
+    harness = weft.BenchmarkProtocol(served="trtllm", weights="int4")
     return weft.estimate(weft.Gemm(256, 4096, 4096, "bf16"), "h100-sxm", SHORT, harness).seconds
 
 

@@ -25,8 +25,8 @@ NEGATIVE = {
 }
 """Fields whose values may be below zero."""
 FREE = {
-    ("Harness", "rotation"): (math.inf,),  # B always comes from memory
-    ("Harness", "network"): ("x",),
+    ("BenchmarkProtocol", "rotation"): (math.inf,),  # B always comes from memory
+    ("BenchmarkProtocol", "network"): ("x",),
     ("Attention", "causal"): (True,),
     ("Constant", "value"): (math.inf, True),
 }

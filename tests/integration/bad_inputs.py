@@ -785,12 +785,14 @@ CALLS = {
     "RunOptions arbiter": lambda x: weft.RunOptions(arbiter=x),
     "RunOptions progress": lambda x: weft.RunOptions(progress=x),
     "RunOptions interference": lambda x: weft.RunOptions(interference=x),
-    "Harness timed": lambda x: weft.Harness(timed=x),
-    "Harness rotation": lambda x: weft.Harness(rotation=x),
-    "Harness lib": lambda x: weft.Harness(library=x),
-    "Harness profile": lambda x: weft.Harness(profile=x),
-    "Harness algorithm": lambda x: weft.estimate(MOVED, "dgx-h100", harness=weft.Harness(algorithm=x)),
-    "Harness network": lambda x: weft.Harness(network=x),
+    "BenchmarkProtocol timed": lambda x: weft.BenchmarkProtocol(timed=x),
+    "BenchmarkProtocol rotation": lambda x: weft.BenchmarkProtocol(rotation=x),
+    "BenchmarkProtocol lib": lambda x: weft.BenchmarkProtocol(library=x),
+    "BenchmarkProtocol profile": lambda x: weft.BenchmarkProtocol(profile=x),
+    "BenchmarkProtocol algorithm": lambda x: weft.estimate(
+        MOVED, "dgx-h100", harness=weft.BenchmarkProtocol(algorithm=x)
+    ),
+    "BenchmarkProtocol network": lambda x: weft.BenchmarkProtocol(network=x),
     "Graph": weft.Graph,
     "Graph node": lambda x: weft.Graph((x,)),
     "Graph ranks": lambda x: weft.Graph((weft.Node(SHAPE, "a"),), x),
@@ -814,7 +816,7 @@ _large = _is(2**31)
 TAKEN = {
     **dict.fromkeys(("simulate overlap", "simulate options", "compare overlaps", "compare options"), _is(None)),
     **dict.fromkeys(("estimate options", "estimate harness", "system gpus", "system nodes"), _is(None)),
-    **dict.fromkeys(("System fabric", "gemm_queue q", "Harness lib", "Harness profile"), _is(None)),
+    **dict.fromkeys(("System fabric", "gemm_queue q", "BenchmarkProtocol lib", "BenchmarkProtocol profile"), _is(None)),
     **dict.fromkeys(("gpu replace", "system replace", "System variants", "System start"), _is({})),
     **dict.fromkeys(("gemm m", "gemm batch", "Gemm m", "all_reduce", "all_gather ranks", "Collective bytes"), _large),
     **dict.fromkeys(("operator rows", "Streaming rows", "Attention heads", "dependent ranks", "Graph ranks"), _large),
@@ -834,7 +836,7 @@ TAKEN = {
     "RunOptions interference": lambda x: isinstance(x, bool),
     "arbiter": callable,
     "gemm_queue til": lambda x: hasattr(x, "__len__") and len(x) == 0,
-    "Harness rotation": lambda x: isinstance(x, int | float) and not isinstance(x, bool) and x >= 1,
-    "Harness network": lambda x: x is None or (isinstance(x, int | float) and 0 < x < math.inf),
+    "BenchmarkProtocol rotation": lambda x: isinstance(x, int | float) and not isinstance(x, bool) and x >= 1,
+    "BenchmarkProtocol network": lambda x: x is None or (isinstance(x, int | float) and 0 < x < math.inf),
 }
 """What a call does take of `WRONG`."""

@@ -21,7 +21,7 @@ MEASURED = {
     "h100-sxm": (9.01, (46.0, 25.6, 10.5, 12.7, 1.4, 3.8)),
 }
 """Milliseconds of the layer, and shares of the classes [%]; short runs, one operator after the other."""
-BETWEEN = weft.Harness(after_others=True)
+BETWEEN = weft.BenchmarkProtocol(after_others=True)
 
 
 def eager_dropout(elements):

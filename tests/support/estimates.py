@@ -4,7 +4,7 @@ from typing import Any
 
 from weft import hardware
 from weft.core.options import RunOptions
-from weft.estimate import Estimate, Harness, estimate
+from weft.estimate import BenchmarkProtocol, Estimate, estimate
 from weft.graph import Collective, Gemm, operator
 
 
@@ -12,7 +12,7 @@ def gemm(
     m: Any, n: Any, k: Any, dtype: str, gpu: Any, *, batch: Any = 1, clock: Any = "short", **harness: Any
 ) -> Estimate:
     """A GEMM on a GPU."""
-    return estimate(Gemm(m, n, k, dtype, batch), gpu, RunOptions(clock), Harness(**harness))
+    return estimate(Gemm(m, n, k, dtype, batch), gpu, RunOptions(clock), BenchmarkProtocol(**harness))
 
 
 def collective(
@@ -27,7 +27,7 @@ def collective(
 ) -> Estimate:
     """A collective on a system, perhaps spread over so many nodes."""
     where = system if nodes is None else hardware.system(system).with_gpus(ranks, nodes)
-    return estimate(Collective(name, size, ranks, dtype), where, harness=Harness(**harness))
+    return estimate(Collective(name, size, ranks, dtype), where, harness=BenchmarkProtocol(**harness))
 
 
 def time_of(name: str, gpu: Any, dtype: str = "fp16", clock: Any = "short", **sizes: Any) -> Estimate:

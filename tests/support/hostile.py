@@ -823,7 +823,7 @@ OBJECTS = [
     TrackedArrivals(),
     MoEExchange(weft.Routing(8, 2, 8, 4)),
     weft.Routing(8, 2, 8, 4),
-    weft.Harness(),
+    weft.BenchmarkProtocol(),
     weft.RunOptions(),
     weft.TrainingPlan(tp=2, dp=2, batch=8),
     framework("megatron-core"),
@@ -888,7 +888,7 @@ def _used(made: Any) -> Any:
         return weft.estimate(made, "8xh100")
     if isinstance(made, weft.TrainingPlan):
         return weft.memory("llama-3-8b", weft.system("8xh100").with_gpus(made.gpus), made)
-    if isinstance(made, weft.Harness):
+    if isinstance(made, weft.BenchmarkProtocol):
         return weft.estimate(_MOVED, "8xh100", harness=made)
     if isinstance(made, weft.RunOptions):
         return weft.simulate(weft.gemm_queue([weft.Gemm(64, 64, 64)]), "h100-sxm", options=made).seconds
@@ -949,7 +949,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "Collective": {"name": "all_gather", "bytes": 1024, "ranks": 8},
     "Gemm": {"m": 64, "n": 64, "k": 64},
     "Graph": {"nodes": (weft.Node(_GEMM, "a"),)},
-    "Harness": {},
+    "BenchmarkProtocol": {},
     "Node": {"op": _GEMM, "name": "a"},
     "Opaque": {"name": "x"},
     "TrainingPlan": {"tp": 2, "batch": 8},

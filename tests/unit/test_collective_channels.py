@@ -9,7 +9,7 @@ import pytest
 
 import weft
 from weft.core.errors import InputError
-from weft.estimate import Harness
+from weft.estimate import BenchmarkProtocol
 from weft.kernels.library.collectives import RINGS
 from weft.kernels.library.profiles import load_library, of_release
 from weft.lab.run import validate
@@ -22,7 +22,7 @@ PROTOCOLS = ("ring-ll", "ring-ll128", "ring-simple")
 
 def seconds(machine, collective="all_reduce", sizes=SIZES, ranks=8, **how):
     system = weft.system(machine, gpus=ranks)
-    return weft.estimate(weft.Collective(collective, sizes, ranks), system, harness=Harness(**how)).seconds
+    return weft.estimate(weft.Collective(collective, sizes, ranks), system, harness=BenchmarkProtocol(**how)).seconds
 
 
 @pytest.mark.parametrize("machine", OWN)

@@ -14,7 +14,7 @@ from weft.cli.predict import predict
 from weft.core.errors import InputError, UnknownNameError
 from weft.core.options import RunOptions
 from weft.estimate.experts import TILES, ExpertRows, Experts, Grouped, experts, time_grouped
-from weft.estimate.target import Harness, target
+from weft.estimate.target import BenchmarkProtocol, target
 from weft.graph import GroupedGemm
 from weft.kernels.library.kits import KITS
 from weft.kernels.library.served import EXPERT_FORMATS, libraries, tables
@@ -29,7 +29,7 @@ from weft.serving.step_times import Shape, StepTimes
 from weft.step.durations import DurationCache
 from weft.step.forward import Forward
 
-STEP = Harness(rotation=math.inf, after_others=True)
+STEP = BenchmarkProtocol(rotation=math.inf, after_others=True)
 
 
 def layer(tokens=4096, loads=(), dtype="bf16", ranks=8, hidden=2048, ffn=768):

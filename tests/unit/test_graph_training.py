@@ -133,7 +133,7 @@ def test_kernels_of_a_kind_move_what_its_tensors_say():
 
 def test_after_other_operators_only_the_first_tensor_is_found_in_the_cache():
     op = Streaming("layernorm_backward", 4096, 1024, "bf16")
-    between = weft.Harness(after_others=True)
+    between = weft.BenchmarkProtocol(after_others=True)
     alone, later = weft.estimate(op, "h100-sxm").seconds, weft.estimate(op, "h100-sxm", harness=between).seconds
     assert later > 1.3 * alone
     assert later - alone < op.least_bytes / weft.gpu("h100-sxm").memory.bandwidth

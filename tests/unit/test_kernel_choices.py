@@ -43,7 +43,7 @@ def placed(op, kernel=None, **placement):
 
 
 def asked(**harness):
-    return weft.estimate(MOVED, SYSTEM, harness=weft.Harness(**harness)).seconds
+    return weft.estimate(MOVED, SYSTEM, harness=weft.BenchmarkProtocol(**harness)).seconds
 
 
 @pytest.mark.parametrize(
@@ -227,6 +227,6 @@ def test_a_way_to_share_keeps_what_the_graph_states_or_refuses_it():
 
 
 def test_a_release_of_a_library_is_a_number():
-    assert weft.Harness(version="2.26.3").version == "2.26.3"
+    assert weft.BenchmarkProtocol(version="2.26.3").version == "2.26.3"
     with pytest.raises(InputError, match=r"version is 'typo'; give the library's release, like '2.26'"):
-        weft.Harness(version="typo")
+        weft.BenchmarkProtocol(version="typo")

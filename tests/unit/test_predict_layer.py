@@ -7,7 +7,7 @@ from estimates import collective, gemm, time_of
 from weft import hardware
 from weft.core.errors import InputError, UnknownNameError
 from weft.core.options import RunOptions
-from weft.estimate import Harness, estimate
+from weft.estimate import BenchmarkProtocol, estimate
 from weft.graph import Copy, Gemm, Graph, Node, Opaque, Send
 from weft.models.parallel import layer
 
@@ -19,7 +19,7 @@ def graph(**changes):
 
 
 def gpt3(clock="short", timed="device", **changes):
-    return estimate(graph(**changes), "hgx-a100-4", RunOptions(clock), Harness(timed=timed))
+    return estimate(graph(**changes), "hgx-a100-4", RunOptions(clock), BenchmarkProtocol(timed=timed))
 
 
 def test_a_layer_is_its_operators_in_the_order_in_which_they_run():

@@ -10,7 +10,7 @@ import weft
 from weft.cli.predict import predict
 from weft.core.errors import ConfigError, InputError, UnknownNameError
 from weft.core.options import SHORT
-from weft.estimate import Harness, estimate
+from weft.estimate import BenchmarkProtocol, estimate
 from weft.graph import Attention, Collective, Gemm, Streaming
 from weft.hardware import gpu
 from weft.kernels.library import served
@@ -166,7 +166,7 @@ NODES = ("dgx-a100", "dgx-h100", "8xb200", "8xl40s")
 
 
 def reduced(size, system="dgx-h100", ranks=8, name="vllm-custom", host="", of="all_reduce"):
-    return estimate(Collective(of, size, ranks), system, SHORT, Harness(library=name, host=host))
+    return estimate(Collective(of, size, ranks), system, SHORT, BenchmarkProtocol(library=name, host=host))
 
 
 @pytest.mark.parametrize("system", NODES)
@@ -233,13 +233,17 @@ def product(place, m=16, n=7168, k=4096, system=None):
     """A GEMM that the values of a table time [s]."""
     _, name, what, architecture = place.split(".")
     dtype, _, weights = what.partition("-")
-    return estimate(Gemm(m, n, k, dtype), system or ON[architecture], SHORT, Harness(served=name, weights=weights))
+    return estimate(
+        Gemm(m, n, k, dtype), system or ON[architecture], SHORT, BenchmarkProtocol(served=name, weights=weights)
+    )
 
 
 def test_a_row_beyond_a_tile_costs_a_row_of_tiles():
     """A GEMM of many tiles takes whole ones: 4,097 rows as many as 4,112, whatever the tile."""
     whole, beyond, filled = (
-        estimate(Gemm(m, 16384, 16384), "h100-sxm", SHORT, Harness(served="trtllm", weights="int4")).parts["compute"]
+        estimate(Gemm(m, 16384, 16384), "h100-sxm", SHORT, BenchmarkProtocol(served="trtllm", weights="int4")).parts[
+            "compute"
+        ]
         for m in (4096, 4097, 4112)
     )
     assert beyond == pytest.approx(filled, rel=1e-5)
@@ -282,7 +286,7 @@ def test_weights_of_fewer_bits_take_less_time_where_memory_decides():
 )
 def test_a_format_that_a_library_lacks_is_refused_with_what_there_is(how, dtype, said):
     with pytest.raises(InputError, match=said):
-        estimate(Gemm(16, 512, 512, dtype), "h100-sxm", SHORT, Harness(**how))
+        estimate(Gemm(16, 512, 512, dtype), "h100-sxm", SHORT, BenchmarkProtocol(**how))
 
 
 def test_the_gemm_command_answers_as_python_does(tmp_path):
@@ -300,7 +304,7 @@ STREAMED = [place for place in tables() if place.startswith("streaming.")]
 
 def streamed(place, rows):
     _, name, op, architecture = place.split(".")
-    return estimate(Streaming(op, rows, 4096, "fp16"), ON[architecture], SHORT, Harness(served=name))
+    return estimate(Streaming(op, rows, 4096, "fp16"), ON[architecture], SHORT, BenchmarkProtocol(served=name))
 
 
 @pytest.mark.parametrize("place", STREAMED)
@@ -313,7 +317,7 @@ def test_a_small_operator_takes_its_launch_and_longer_with_more_tokens(place):
 
 def test_an_operator_that_a_library_lacks_is_refused():
     with pytest.raises(InputError, match="no softmax of vllm is known; it has embedding"):
-        estimate(Streaming("softmax", 64, 64), "h100-sxm", SHORT, Harness(served="vllm"))
+        estimate(Streaming("softmax", 64, 64), "h100-sxm", SHORT, BenchmarkProtocol(served="vllm"))
 
 
 def test_the_command_takes_a_library_for_small_operators(tmp_path):

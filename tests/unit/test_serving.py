@@ -23,7 +23,7 @@ from weft.models import load_model
 from weft.serving.framework import serves
 from weft.serving.policies import first_come, running_first
 from weft.serving.pool import Pool
-from weft.serving.requests import Asked, Request, read_requests
+from weft.serving.requests import Request, RequestSpec, read_requests
 from weft.serving.step_times import INTERPOLATION_ERROR, Shape, StepTimes
 from weft.step.forward import Group
 
@@ -531,20 +531,20 @@ def test_a_trace_is_scaled_to_a_rate(tmp_path):
 
 def test_kept_blocks_serve_prompts_that_begin_alike_until_their_room_is_needed():
     pool = Pool(10 * 16, 1, lambda tokens: tokens, shared=16)
-    first = Request(0, Asked(0.0, 48, 1, (1, 2, 3)))
+    first = Request(0, RequestSpec(0.0, 48, 1, (1, 2, 3)))
     assert pool.match(first) == 0
     assert pool.allocate_blocks(first, 48)
     pool.publish(first)
     pool.release(first)
     assert (pool.used, pool.idle) == (0, 48)
-    alike = Request(1, Asked(0.0, 64, 1, (1, 2, 9, 8)))
+    alike = Request(1, RequestSpec(0.0, 64, 1, (1, 2, 9, 8)))
     assert pool.match(alike) == 32
     assert pool.allocate_blocks(alike, 64)
     assert (pool.used, pool.idle) == (64, 16)
-    large = Request(2, Asked(0.0, 96, 1))
+    large = Request(2, RequestSpec(0.0, 96, 1))
     assert pool.allocate_blocks(large, 96)
     assert (pool.used, pool.idle) == (160, 0)
-    assert not pool.allocate_blocks(Request(3, Asked(0.0, 1, 1)), 1)
+    assert not pool.allocate_blocks(Request(3, RequestSpec(0.0, 1, 1)), 1)
     pool.release(alike)
     pool.release(large)
     assert pool.used == 0

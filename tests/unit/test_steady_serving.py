@@ -13,7 +13,7 @@ from weft.cli.main import weft as cli
 from weft.core.contrast import Contrast
 from weft.core.fields import stated_fields
 from weft.serving.load import EACH_CLIENT
-from weft.serving.result import LIFETIMES, Served, steady_window
+from weft.serving.result import LIFETIMES, ServedRequest, steady_window
 
 MODEL, SYSTEM = "llama-3-8b", "1xh100"
 LONG = {"input_len": 4096, "output_len": 256, "tp": 4}
@@ -76,7 +76,7 @@ def test_clients_count_between_their_first_requests_and_the_last_that_arrives():
 
 def test_a_window_begins_where_the_replicas_are_full_and_ends_with_the_last_arrival():
     def one(at):
-        return Served(at, at, at, at + 1, at + 10, 100, 50, 0, 0)
+        return ServedRequest(at, at, at, at + 1, at + 10, 100, 50, 0, 0)
 
     long = steady_window([one(at / 2) for at in range(400)])
     assert long[:2] == (20.0, 199.5)

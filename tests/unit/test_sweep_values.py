@@ -106,7 +106,7 @@ def test_one_overlap_is_a_name_and_not_its_letters():
 def test_amounts_of_data_are_texts_with_units():
     assert weft.Collective("all_gather", "64 MiB", 8) == weft.all_gather("64 MiB")
     assert weft.Opaque("x", bytes="1 GiB", written="1 MiB").least_bytes == 1 << 30
-    assert weft.Harness(network="50 GB/s").network == 50e9
+    assert weft.BenchmarkProtocol(network="50 GB/s").network == 50e9
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ from weft.core.errors import InputError
 from weft.core.files import write_json
 from weft.core.options import RunOptions
 from weft.core.report.table import Table, texts
-from weft.estimate import Estimate, Harness
+from weft.estimate import BenchmarkProtocol, Estimate
 from weft.graph import OPERATORS, Driver
 from weft.graph.collective import Form
 from weft.graph.routing import loads_of
@@ -122,12 +122,12 @@ def gemm(
         shapes = cases.as_columns([(*shape, batch, dtype)])
     else:
         raise InputError("give either a shape, like 8192,8192,8192, or --shapes FILE")
-    harness = Harness(**drop_none(served=library, weights=weights))
+    harness = BenchmarkProtocol(**drop_none(served=library, weights=weights))
     done = [_gemms(gpu.replace(changes), shapes, options, harness) for gpu in gpus]
     outputs.show(predictions.GemmReport(predictions.Predictions(done)))
 
 
-def _gemms(gpu: Gpu, shapes: cases.Shapes, options: RunOptions, harness: Harness) -> Predicted:
+def _gemms(gpu: Gpu, shapes: cases.Shapes, options: RunOptions, harness: BenchmarkProtocol) -> Predicted:
     """The GEMMs on a GPU, with the rate that they reach [TFLOP/s]."""
     dtypes = shapes["dtype"]
     seconds, bound = np.empty(dtypes.size), np.empty(dtypes.size, dtype="<U7")
@@ -208,7 +208,7 @@ def collective(
     found = None if profile is None or custom else load_library(profile)
     how: Any = drop_none(algorithm=algorithm, driver=Driver.DMA if dma else None, profile=found, channels=channels)
     how |= drop_none(compute_units=compute_units, library=custom, host="eager" if eager else None)
-    harness = Harness(**how)
+    harness = BenchmarkProtocol(**how)
     done = []
     for name in systems:
         system = weft.system(name).replace(changes)
@@ -217,7 +217,9 @@ def collective(
     outputs.show(predictions.CollectiveReport(predictions.Predictions(done)))
 
 
-def _collectives(name: str, sizes: Any, ranks: int, system: System, label: str, harness: Harness) -> Predicted:
+def _collectives(
+    name: str, sizes: Any, ranks: int, system: System, label: str, harness: BenchmarkProtocol
+) -> Predicted:
     """Times of a collective on a system, who moves its data (CUs or DMA), and its nccl-tests bandwidth [GB/s]."""
     from weft.kernels.library.collectives import canonical, volume
 
@@ -443,7 +445,7 @@ def operator(
 def _operator(name: str, gpu: Gpu, dtype: str, sizes: Mapping[str, Any], options: RunOptions) -> Predicted:
     """Times of an operator on a GPU, its least DRAM traffic over its time [GB/s], and FLOP/s if matrix units run it."""
     served = sizes["library"] if name in STREAMING and "library" in sizes else ""
-    harness = Harness(served=served)
+    harness = BenchmarkProtocol(served=served)
     op = weft.operator(name, dtype, **{key: size for key, size in sizes.items() if not (served and key == "library")})
     found = weft.estimate(op, gpu, options, harness)
     seconds = np.ravel(found.seconds)
@@ -502,7 +504,7 @@ def layer(
     for name in systems:
         where = _system(name, gpu, changes)
         title = f"{work.title} on {where.name}, {options.clock} clock"
-        found = weft.estimate(work, where, options, Harness(timed=timed))
+        found = weft.estimate(work, where, options, BenchmarkProtocol(timed=timed))
         leads.append(predictions.layer_sentence(where.name, found))
         parts += predictions.layer_parts(title, work, found, where.gpu)
         layers.append(predictions.layer_record(name, title, work, found))

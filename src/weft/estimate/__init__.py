@@ -4,13 +4,13 @@ from weft.core.callables import make_callable
 from weft.estimate.answer import Bound, Estimate, Parameter
 from weft.estimate.dispatch import estimate
 from weft.estimate.gemm import ranked_plans
-from weft.estimate.target import GEMM_PARAMETERS, Harness, collective_parameters
+from weft.estimate.target import GEMM_PARAMETERS, BenchmarkProtocol, collective_parameters
 
 __all__ = [
     "GEMM_PARAMETERS",
+    "BenchmarkProtocol",
     "Bound",
     "Estimate",
-    "Harness",
     "Parameter",
     "collective_parameters",
     "estimate",

@@ -28,7 +28,7 @@ from weft.estimate.collective_forms import (
     together,
     workgroups_held,
 )
-from weft.estimate.target import Harness, Target
+from weft.estimate.target import BenchmarkProtocol, Target
 from weft.graph import Collective, Driver
 from weft.kernels.library.collectives import (
     FLOATS,
@@ -253,7 +253,7 @@ def _ways(size: FloatArray, group: RankGroup, floating: bool, machine: Target) -
 
 
 def _rings(
-    algorithm: IntArray, protocol: IntArray, size: FloatArray, group: RankGroup, harness: Harness
+    algorithm: IntArray, protocol: IntArray, size: FloatArray, group: RankGroup, harness: BenchmarkProtocol
 ) -> tuple[IntArray, IntArray]:
     """The ring and protocol of each size where channels or compute units are given: the library's best ring.
 
@@ -281,7 +281,7 @@ def _rings(
     return np.full(size.shape, int(Algorithm.RING)), best
 
 
-def _in_rounds(protocol: Protocol, size: FloatArray, group: RankGroup, harness: Harness) -> Parts:
+def _in_rounds(protocol: Protocol, size: FloatArray, group: RankGroup, harness: BenchmarkProtocol) -> Parts:
     """The ring with the harness's channels on its compute units; the library's own channels grow with the size."""
     if harness.channels is None:
         channels = own_channels(size, group.ranks, group.fabric, protocol)
@@ -302,7 +302,9 @@ def _group(ranks: int, nodes: int, op: Collective, machine: Target) -> RankGroup
     return RankGroup(op.name, ranks, links, nodes, profile=over_links(known, links), bytewise=op.dtype == "int8")
 
 
-def _form(algorithm: Algorithm, protocol: Protocol, size: FloatArray, group: RankGroup, harness: Harness) -> Parts:
+def _form(
+    algorithm: Algorithm, protocol: Protocol, size: FloatArray, group: RankGroup, harness: BenchmarkProtocol
+) -> Parts:
     """The parts [s] of the sizes that one algorithm and protocol serve."""
     if group.nodes > 1:
         whole = algorithm is Algorithm.PAIRWISE and group.name == "send_recv" and group.ranks == 2
@@ -339,7 +341,7 @@ def _or_oneshot(parts: Parts, by: Names, size: FloatArray, group: RankGroup) -> 
     return {part: np.where(faster, shot[part], parts[part]) for part in shot}, np.where(faster, name, by)
 
 
-def _host(parts: Parts, size: FloatArray, group: RankGroup, harness: Harness) -> FloatArray:
+def _host(parts: Parts, size: FloatArray, group: RankGroup, harness: BenchmarkProtocol) -> FloatArray:
     """Time that the caller adds [s]: its call, packing lists of tensors, or waiting for a rank that begins late."""
     if harness.host == "profiler":
         return np.maximum(group.value("host.floor") - _total(parts), 0)

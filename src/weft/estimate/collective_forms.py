@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from weft.core.errors import InputError, UnknownNameError
 from weft.estimate.answer import FloatArray, Parts
-from weft.estimate.target import Harness
+from weft.estimate.target import BenchmarkProtocol
 from weft.hardware import system
 from weft.kernels.channels import ChannelTiling
 from weft.kernels.library.collectives import (
@@ -273,7 +273,9 @@ _ON_PACKAGE = 150e9
 """Rate beyond any PCIe at which a GPU reaches the memory of a host that is on its package: Grace [bytes/s]."""
 
 
-def custom(size: FloatArray, group: RankGroup, name: str, harness: Harness) -> tuple[Parts, npt.NDArray[np.str_]]:
+def custom(
+    size: FloatArray, group: RankGroup, name: str, harness: BenchmarkProtocol
+) -> tuple[Parts, npt.NDArray[np.str_]]:
     """The all-reduce of a server's own kernels in one node, and whether it runs in one shot or two.
 
     Below a limit (always between two GPUs) every GPU reads all others' buffers and adds them up; else each reduces its

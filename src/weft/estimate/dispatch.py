@@ -13,7 +13,7 @@ from weft.core.errors import InputError, check_type, join_or
 from weft.core.options import RunOptions
 from weft.estimate.answer import Bound, Estimate, in_sequence, side_by_side
 from weft.estimate.gemm import gemm
-from weft.estimate.target import Harness, Target, check_held, target
+from weft.estimate.target import BenchmarkProtocol, Target, check_held, target
 from weft.graph import (
     Attention,
     Call,
@@ -96,7 +96,7 @@ def estimate(
     work: Op | Sequence[Op] | Graph | str,
     system: Described | Sequence[Described],
     options: RunOptions | None = None,
-    harness: Harness | None = None,
+    harness: BenchmarkProtocol | None = None,
     *,
     tp: int | None = None,
     dtype: str | None = None,

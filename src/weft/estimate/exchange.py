@@ -16,7 +16,7 @@ from weft.core.errors import InputError, UnknownNameError, show_value
 from weft.core.options import RunOptions
 from weft.estimate.answer import Estimate, FloatArray, blend_parts, from_parts
 from weft.estimate.collective import collective
-from weft.estimate.target import Harness, Target, target
+from weft.estimate.target import BenchmarkProtocol, Target, target
 from weft.graph import Collective, TokenExchange
 from weft.graph.routing import MOST_EXPERTS, check_groups, count_reached
 from weft.hardware import Described
@@ -119,7 +119,7 @@ def exchange(
     *,
     compute_units: Any = None,
     options: RunOptions | None = None,
-    harness: Harness | None = None,
+    harness: BenchmarkProtocol | None = None,
 ) -> Estimate:
     """How long one exchange takes with a library, what bounds it, and where the time goes.
 

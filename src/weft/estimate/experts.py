@@ -17,7 +17,7 @@ from weft.core.options import RunOptions
 from weft.estimate.answer import Estimate, FloatArray, blend_parts, floats, from_parts, in_sequence, side_by_side
 from weft.estimate.gemm import gemm
 from weft.estimate.streaming import streaming
-from weft.estimate.target import Harness, Target, target
+from weft.estimate.target import BenchmarkProtocol, Target, target
 from weft.graph import DTYPE_BYTES, Gemm, GroupedGemm, Streaming
 from weft.graph.op import OUTPUT_DTYPES
 from weft.graph.routing import Counts, Routing
@@ -403,7 +403,7 @@ def experts(
     >>> list(found.operators)
     ['permute', 'fc1', 'activation', 'fc2', 'unpermute']
     """
-    machine = target(system, options, Harness(rotation=rotation, after_others=True))
+    machine = target(system, options, BenchmarkProtocol(rotation=rotation, after_others=True))
     of, layer = library("experts", library_name), what.layer(what.busiest)
     machine.gpu.matrix_rate(EXPERT_FORMATS[what.dtype].products)
     if of.name != TRAINING:

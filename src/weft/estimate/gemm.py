@@ -12,7 +12,7 @@ from weft.core.errors import InputError
 from weft.core.options import RunOptions
 from weft.estimate import gemm_kernel
 from weft.estimate.answer import Bound, Estimate, FloatArray, Words, blend_parts, floats, from_parts
-from weft.estimate.target import Harness, Target, target
+from weft.estimate.target import BenchmarkProtocol, Target, target
 from weft.graph import DTYPE_BYTES, Gemm
 from weft.graph.op import OUTPUT_DTYPES, width
 from weft.graph.tiling import GemmTiling
@@ -283,7 +283,7 @@ def ranked_plans(
 
 def cold_rates(dtype: str, gpu: Gpu, options: RunOptions | None = None) -> gemm_kernel.KernelMachine:
     """The GPU's effective rates in the engine: operands in memory, and a launch for the kernel that adds split sums."""
-    rates = effective_rates(dtype, target(gpu, options, Harness(rotation=float("inf"))))
+    rates = effective_rates(dtype, target(gpu, options, BenchmarkProtocol(rotation=float("inf"))))
     # MI210's and MI100's rows hardly constrain the cost of splitting K: the fit is below the cost of a launch.
     return rates._replace(split=max(rates.split, gpu.compute.launch_latency))
 

@@ -33,7 +33,7 @@ FLOPs: 0.942 on MI300X and 0.936 on MI325X, in bf16)."""
 
 
 @dataclass(frozen=True)
-class Harness:
+class BenchmarkProtocol:
     """How work is called and timed; the default is that of single-kernel benchmarks and the libraries' own tests.
 
     `timed` says whether kernels follow each other on the device, or the host launches each and waits for it. `rotation`
@@ -120,7 +120,7 @@ class Target:
     gpu: Gpu
     what: Gpu | Node | System
     options: RunOptions
-    harness: Harness = field(default_factory=Harness)
+    harness: BenchmarkProtocol = field(default_factory=BenchmarkProtocol)
 
     @cached_property
     def system(self) -> System:
@@ -153,7 +153,7 @@ class Target:
         return across
 
 
-def target(what: Described, options: RunOptions | None = None, harness: Harness | None = None) -> Target:
+def target(what: Described, options: RunOptions | None = None, harness: BenchmarkProtocol | None = None) -> Target:
     """Resolve a name or a description and options into a target; without options, of a long run.
 
     With the clock "boost" power never limits the matrix units. Raises UnknownNameError for an unknown name.
@@ -161,12 +161,12 @@ def target(what: Described, options: RunOptions | None = None, harness: Harness 
     if options is not None:
         check_type("the options", options, RunOptions, "give weft.RunOptions(...)")
     if harness is not None:
-        check_type("the harness", harness, Harness, "give weft.Harness(...)")
+        check_type("the harness", harness, BenchmarkProtocol, "give weft.BenchmarkProtocol(...)")
     known = what if isinstance(what, Gpu | Node | System) else hardware.system(what)
     gpu, options = known if isinstance(known, Gpu) else known.gpu, options or SUSTAINED
     if options.clock == "boost":
         gpu, options = _at_boost(gpu), replace(options, clock="short")
-    return Target(gpu, known, options, harness or Harness())
+    return Target(gpu, known, options, harness or BenchmarkProtocol())
 
 
 @lru_cache(maxsize=64)

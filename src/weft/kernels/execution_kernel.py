@@ -20,7 +20,7 @@ from weft.graph.execution_plan import Channel, ExecutionPlan
 from weft.hardware import Gpu
 from weft.kernels.channels import BYTE_ADDS_PER_CLOCK, ChannelTiling
 from weft.kernels.execution_replay import Order, replay_plan
-from weft.kernels.execution_steps import Action, ByteRange, Motion, Unfolded
+from weft.kernels.execution_steps import Action, ByteRange, ExpandedPlan, Motion
 
 FLAG = 32
 """Bytes of a signal: one access."""
@@ -109,7 +109,7 @@ class _Scripts:
 
     def __init__(self, kernel: PlanKernel, earlier: int) -> None:
         self.kernel, self.plan, self.earlier, self.tiling = kernel, kernel.plan, earlier, kernel.tiling
-        self.whole = Unfolded(kernel.plan, kernel.bytes_)
+        self.whole = ExpandedPlan(kernel.plan, kernel.bytes_)
         self.order: Order = replay_plan(kernel.plan, kernel.bytes_)
         self.memories = [self.whole.memories(rank) for rank in range(self.plan.ranks)]
         self.names: dict[str, _ChunkNumbers] = defaultdict(_ChunkNumbers)

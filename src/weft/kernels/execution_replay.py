@@ -19,7 +19,7 @@ import numpy.typing as npt
 from weft.core.errors import InputError
 from weft.core.units import format_bytes
 from weft.graph.execution_plan import Channel, ExecutionPlan
-from weft.kernels.execution_steps import Action, ByteRange, Motion, Unfolded
+from weft.kernels.execution_steps import Action, ByteRange, ExpandedPlan, Motion
 
 LARGEST = 1 << 20
 """Most pieces of a rank's buffer that are replayed one by one; more of them are replayed at a smaller size."""
@@ -67,16 +67,16 @@ def replay_plan(plan: ExecutionPlan, bytes_: int) -> Order:
     Raises InputError that names the step for a wait that never ends, for accesses that nothing orders, and for a result
     that is not the plan's collective.
     """
-    whole = Unfolded(plan, bytes_)
+    whole = ExpandedPlan(plan, bytes_)
     if whole.bytes // _grain(whole) > LARGEST and not plan.pipelined:
-        whole = Unfolded(replace(plan, sizes=(0, bytes_)), min(plan.least_even, bytes_))
+        whole = ExpandedPlan(replace(plan, sizes=(0, bytes_)), min(plan.least_even, bytes_))
     return _Replay(whole).run()
 
 
 class _Replay:
     """The state of a replay: memories, signals, semaphores, barriers, clocks."""
 
-    def __init__(self, whole: Unfolded) -> None:
+    def __init__(self, whole: ExpandedPlan) -> None:
         self.whole, self.plan = whole, whole.plan
         self.grain = _grain(whole)
         if whole.bytes // self.grain > LARGEST:
@@ -392,7 +392,7 @@ def _list_ranks(ranks: list[int]) -> str:
     return ", ".join(map(str, ranks))
 
 
-def _grain(whole: Unfolded) -> int:
+def _grain(whole: ExpandedPlan) -> int:
     """The largest piece that all bounds of spans and buffers are multiples of [bytes]."""
     sizes = [whole.input, whole.output]
     for blocks in whole.actions:

@@ -41,7 +41,7 @@ class Action(NamedTuple):
     motions: tuple[Motion, ...]
 
 
-class Unfolded:
+class ExpandedPlan:
     """A plan for a collective of `bytes_`: actions[r][w] of workgroup w of rank r, and the memories' sizes by rank.
 
     Raises InputError for a size that the plan is not for, or cannot be cut for.

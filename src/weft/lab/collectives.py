@@ -15,7 +15,7 @@ import pandas as pd
 from weft import hardware
 from weft.core.errors import InputError
 from weft.core.options import SHORT, RunOptions
-from weft.estimate import Harness, collective_parameters, estimate
+from weft.estimate import BenchmarkProtocol, collective_parameters, estimate
 from weft.graph import Collective
 from weft.hardware import Gpu, System
 from weft.kernels.library.collectives import SHAPES, Protocol, canonical, library_vendor, protocol_of
@@ -212,7 +212,7 @@ def _ring(
     system: System, rig: Rig,
 ) -> FloatArray:  # fmt: skip
     size: Any = rows["bytes"]
-    harness = Harness(
+    harness = BenchmarkProtocol(
         version=rig.version, profile=machine.profile, algorithm=f"ring-{protocol.name.lower()}", channels=channels,
         compute_units=units,
     )  # fmt: skip

@@ -16,7 +16,7 @@ import pandas as pd
 
 from weft import hardware
 from weft.core.errors import InputError
-from weft.estimate import Harness, Parameter
+from weft.estimate import BenchmarkProtocol, Parameter
 from weft.hardware import Gpu
 from weft.kernels.library.profiles import Profile
 from weft.lab.checks import Unfit, beyond_physics, unsupported
@@ -48,9 +48,9 @@ class RowMachine:
     profile: Profile | None = None
     values: Mapping[str, float] = field(default_factory=dict)
 
-    def harness(self, **stated: Any) -> Harness:
+    def harness(self, **stated: Any) -> BenchmarkProtocol:
         """Return a harness with what the rows state, and the changed values of libraries."""
-        return Harness(**stated, values=self.values or None)
+        return BenchmarkProtocol(**stated, values=self.values or None)
 
 
 def gpu_with(gpu: Gpu, values: Mapping[str, float]) -> Gpu:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.options import SHORT, RunOptions
-from weft.estimate import GEMM_PARAMETERS, Harness, Parameter, estimate
+from weft.estimate import GEMM_PARAMETERS, BenchmarkProtocol, Parameter, estimate
 from weft.estimate.target import seen_by_host
 from weft.graph import Gemm, Op, Streaming, operator
 from weft.graph.convolution import Convolution
@@ -36,7 +36,9 @@ def least_time(products: Any, dtype: str, gpu: Gpu, saving: float = 1.0) -> Floa
     return np.asarray(products / rate / saving, dtype=np.float64)
 
 
-def _gemm(rows: Columns, machine: RowMachine, dtype: str, harness: Harness, options: RunOptions) -> FloatArray:
+def _gemm(
+    rows: Columns, machine: RowMachine, dtype: str, harness: BenchmarkProtocol, options: RunOptions
+) -> FloatArray:
     m, n, k = (_sizes(rows, name) for name in "mnk")
     return estimate(Gemm(m, n, k, dtype), machine.gpu, options, harness).seconds
 
@@ -88,7 +90,7 @@ def kernel_operator(rows: Columns, op: str, dtype: str) -> Op:
 
 def _kernel(rows: Columns, machine: RowMachine, op: str, dtype: str) -> FloatArray:
     """PyTorch's call, from the host's start to the end that it waits for."""
-    found = estimate(kernel_operator(rows, op, dtype), machine.gpu, SHORT, Harness(timed="host"))
+    found = estimate(kernel_operator(rows, op, dtype), machine.gpu, SHORT, BenchmarkProtocol(timed="host"))
     return seen_by_host(op, found.seconds - found.parts["launch"], found.parts["launch"])
 
 
@@ -198,11 +200,13 @@ def _convolution(rows: Columns, dtype: str, algorithm: Any, computes: Any) -> Co
     return Convolution(**sizes, dtype=dtype, algorithm=algorithm, computes=computes)
 
 
-def _convolved(rows: Columns, machine: RowMachine, harness: Harness, *query: Any) -> FloatArray:
+def _convolved(rows: Columns, machine: RowMachine, harness: BenchmarkProtocol, *query: Any) -> FloatArray:
     return estimate(_convolution(rows, *query), machine.gpu, SHORT, harness).seconds
 
 
-def _convolution_floor(rows: Columns, gpu: Gpu, _: Harness, dtype: str, algorithm: str, computes: str) -> FloatArray:
+def _convolution_floor(
+    rows: Columns, gpu: Gpu, _: BenchmarkProtocol, dtype: str, algorithm: str, computes: str
+) -> FloatArray:
     """The products that the algorithm leaves; that of a backward pass is not stated."""
     saving = _SAVING.get(algorithm, _WINOGRAD_SAVING) if computes == "forward" else np.inf
     return least_time(_convolution(rows, dtype, algorithm, computes).flops, dtype, gpu, saving)
@@ -213,7 +217,7 @@ def _convolution_query(
 ) -> Query:
     """The query of a row; MIOpen's Winograd of other windows and strides counts as a direct product."""
     algorithm, plain = ALGORITHMS[named], (height, width, down, right) == (3, 3, 1, 1)
-    harness = Harness(timed="host" if "NeuSight" in source else "device", rotation=1.0)
+    harness = BenchmarkProtocol(timed="host" if "NeuSight" in source else "device", rotation=1.0)
     return harness, dtype, algorithm if algorithm != "winograd" or plain else "gemm", computes
 
 

@@ -14,7 +14,7 @@ from weft.kernels.library.kits import framework_tables
 from weft.models import load_model
 from weft.serving.framework import serves
 from weft.serving.policies import POLICIES
-from weft.serving.requests import Asked, RequestStream
+from weft.serving.requests import RequestSpec, RequestStream
 from weft.serving.serve import Server
 from weft.serving.steady import Steady
 from weft.serving.step_times import StepTimes
@@ -105,7 +105,7 @@ class PooledLoop:
         count, draw = ROUNDS * self.clients, np.random.default_rng(0).integers
         lengths = (draw(round(SHORTEST * most), most + 1, count).tolist() for most in (self.prompt, self.answer))
         answered, _ = writes.run(
-            RequestStream([Asked(0.0, *each) for each in zip(*lengths, strict=True)], "", self.clients)
+            RequestStream([RequestSpec(0.0, *each) for each in zip(*lengths, strict=True)], "", self.clients)
         )
         sent = 0.0 if writes.how.asks_again else writes.sending(round(self.tokens[0]))  # else in the time of the second
         tpot = float(np.mean([one.tpot for one in answered]))

@@ -11,7 +11,7 @@ from importlib import resources
 from weft.core.catalog import Quantity, read_leaves, read_toml
 from weft.core.options import SHORT, SUSTAINED, RunOptions
 from weft.core.units import Dimension
-from weft.estimate import Harness
+from weft.estimate import BenchmarkProtocol
 from weft.estimate.target import ROTATION
 from weft.kernels.library.profiles import Profile
 
@@ -37,8 +37,8 @@ _PATHS: Mapping[str, Quantity | None] = {
 class Rig:
     """The library and its version ("" if not stated), the data type, and the caller.
 
-    `host` is that of a Harness: "torch" if a framework packs lists of tensors, "profiler" if kernels were timed, which
-    include the wait for the last rank to begin. `network` holds the rates per GPU and per node that the rig's network
+    `host` is that of a `BenchmarkProtocol`: "torch" if a framework packs lists of tensors, "profiler" if kernels were
+    timed, which include the wait for the last rank to begin. `network` holds the rates per GPU and per node that the rig's network
     reaches, if they are far from its adapters' [bytes/s]; `network_from_rows` says that they were read from the rig's
     own rows, which then say little about the model's accuracy. `machine` is the node of
     a rig whose rows name only GPUs.
@@ -52,14 +52,16 @@ class Rig:
     network_from_rows: bool = False
     machine: str = ""
 
-    def harness(self, ranks: int, nodes: int, profile: Profile | None = None) -> Harness:
+    def harness(self, ranks: int, nodes: int, profile: Profile | None = None) -> BenchmarkProtocol:
         """The harness to estimate a row of `ranks` GPUs on `nodes` nodes, with a profile if one is given."""
         version = self.version if self.library == "nccl" else ""
         network = None
         if self.network and nodes > 1:
             each, node = self.network
             network = min(each, node * nodes / ranks)
-        return Harness(library=self.library, version=version, host=self.host, network=network, profile=profile)
+        return BenchmarkProtocol(
+            library=self.library, version=version, host=self.host, network=network, profile=profile
+        )
 
     @property
     def modelled(self) -> bool:
@@ -118,7 +120,7 @@ def _host(text: str) -> str:
     return "framework" if "includes launch" in text else ""
 
 
-def gemm_harness(notes: str, source: str) -> Harness:
+def gemm_harness(notes: str, source: str) -> BenchmarkProtocol:
     """How a measured GEMM was timed.
 
     vLLM's 8-bit linear layers first quantize their 16-bit input. hipBLASLt's tuning tables of gfx90a ("aldebaran",
@@ -129,7 +131,7 @@ def gemm_harness(notes: str, source: str) -> Harness:
     """
     one_by_one = "hipBLASLt" in source and "aldebaran" in source and "layout NN" not in notes
     hosted = one_by_one or any(name in source for name in ("NeuSight", "LLMCompass"))
-    return Harness(
+    return BenchmarkProtocol(
         timed="host" if hosted else "device",
         rotation=float("inf") if "aiter" in source else ROTATION,
         quantize="LinearKernel" in notes,

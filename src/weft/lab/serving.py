@@ -22,7 +22,7 @@ from weft.lab.recipes import DEFAULTS, ServerRecipe, recipe
 from weft.lab.subjects import BoolArray, Predicted, Subject, predicted
 from weft.lab.tables import Measurements
 from weft.models import load_model
-from weft.serving.framework import Serves, serves
+from weft.serving.framework import ServingDefaults, serves
 from weft.serving.steady import Steady, steady
 from weft.serving.step_times import StepTimes
 from weft.step.forward import Forward
@@ -137,7 +137,7 @@ class ClosedLoop:
 @cache
 def _deployed(
     model: str, gpu: str, gpus: int, ep: int, framework: str, dtype: str, weights: str, kv_dtype: KvDtype, version: str
-) -> tuple[StepTimes, Serves]:
+) -> tuple[StepTimes, ServingDefaults]:
     where = hardware.system(f"{gpus}x{gpu}")
     plan = ServingPlan(
         tp=gpus, ep=ep, dtype=dtype, weights=weights, kv_dtype=kv_dtype, library=framework,

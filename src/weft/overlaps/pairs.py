@@ -10,7 +10,7 @@ import numpy as np
 from weft.core.errors import InputError
 from weft.core.options import RunOptions
 from weft.estimate.dispatch import estimate
-from weft.estimate.target import Harness, target
+from weft.estimate.target import BenchmarkProtocol, target
 from weft.graph import Collective, Driver, Gemm, Graph
 from weft.hardware import Described
 from weft.kernels import running_clock
@@ -55,7 +55,7 @@ class PairTimes:
 
 
 def pair_of(
-    work: Graph, system: Described, options: RunOptions | None = None, harness: Harness | None = None
+    work: Graph, system: Described, options: RunOptions | None = None, harness: BenchmarkProtocol | None = None
 ) -> PairTimes:
     """The pair of a graph of one GEMM and one collective that depend on each other (see
     `weft.models.parallel.dependent`).

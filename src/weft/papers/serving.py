@@ -22,7 +22,7 @@ from weft.papers.headline import Conditions, PaperStudy, StudyFigure, read_decla
 from weft.serving.load import Load
 from weft.serving.policies import first_come, running_first
 from weft.serving.replica import Replica
-from weft.serving.requests import Asked, Request, RequestStream
+from weft.serving.requests import Request, RequestSpec, RequestStream
 from weft.serving.result import Iteration, Objective
 from weft.serving.serve import Server, ready
 from weft.step.exchange_overlap import EXPERTS
@@ -230,7 +230,7 @@ def _model(name: str) -> Transformer:
     return Transformer(name=name, **own[name]) if name in own else load_model(name)
 
 
-def _load(case: Mapping[str, Any]) -> list[Asked]:
+def _load(case: Mapping[str, Any]) -> list[RequestSpec]:
     """Requests of lengths drawn from log-normal distributions, at a mean rate of 1/s (Poisson)."""
     random = np.random.default_rng(DECLARED.cases["seed"])
     count = case["requests"]
@@ -241,7 +241,7 @@ def _load(case: Mapping[str, Any]) -> list[Asked]:
     fits = drawn[0] + drawn[1] <= case["most"]
     lengths = [one[fits][:count].astype(int).tolist() for one in drawn]
     times = np.cumsum(random.exponential(1.0, count)).tolist()
-    return [Asked(at, *each) for at, *each in zip(times, *lengths, strict=True)]
+    return [RequestSpec(at, *each) for at, *each in zip(times, *lengths, strict=True)]
 
 
 def _capacity(case: Mapping[str, Any]) -> Capacity:
@@ -251,7 +251,7 @@ def _capacity(case: Mapping[str, Any]) -> Capacity:
     return Capacity(case["id"], base, *_largest(case, case["ours"], asked))
 
 
-def _largest(case: Mapping[str, Any], how: Mapping[str, Any], asked: Sequence[Asked]) -> tuple[float, int]:
+def _largest(case: Mapping[str, Any], how: Mapping[str, Any], asked: Sequence[RequestSpec]) -> tuple[float, int]:
     """The largest rate within the limits [1/s], and the readers with which it is reached."""
     most = DECLARED.cases["loads"][case["load"]]["most"]
     own = from_options(
@@ -276,7 +276,7 @@ def _largest(case: Mapping[str, Any], how: Mapping[str, Any], asked: Sequence[As
 class _LimitCheck:
     """Whether a deployment keeps the limits of a case at a rate."""
 
-    def __init__(self, case: Mapping[str, Any], server: Server, asked: Sequence[Asked]) -> None:
+    def __init__(self, case: Mapping[str, Any], server: Server, asked: Sequence[RequestSpec]) -> None:
         self._server, self._asked, self._case = server, asked, case
         alone = _alone(server, asked) if "relative" in case else []
         self._alone = {one[:2]: (first, later) for one, first, later in alone}
@@ -316,12 +316,12 @@ class _LimitCheck:
         return all(kept)
 
 
-def _at_rate(one: Asked, rate: float) -> Asked:
+def _at_rate(one: RequestSpec, rate: float) -> RequestSpec:
     """A request that arrives as at a rate, where it does at 1/s."""
     return one._replace(arrival=one.arrival / rate)
 
 
-def _alone(server: Server, asked: Sequence[Asked]) -> list[tuple[tuple[int, int], float, float]]:
+def _alone(server: Server, asked: Sequence[RequestSpec]) -> list[tuple[tuple[int, int], float, float]]:
     """What each request takes with no other: first token and further ones [s]."""
     lone = replace(server, replicas=1, readers=0)
     apart = [one._replace(arrival=at * 1e4) for at, one in enumerate(asked)]

@@ -27,7 +27,7 @@ from weft.serving.checkpoint import WRONG, Checkpoint, Progress, State
 from weft.serving.cluster import GivenUp, columns, rows
 from weft.serving.load import OUTPUT_TOKENS, Load
 from weft.serving.requests import Request, RequestStream
-from weft.serving.result import LIFETIMES, WARM_UP, Iteration, Limits, Objective, Served, Serving
+from weft.serving.result import LIFETIMES, WARM_UP, Iteration, Limits, Objective, ServedRequest, Serving
 from weft.serving.serve import Ready, ready
 from weft.simulate.result.stored import plain
 from weft.step.drafts import Speculation, drafter
@@ -274,7 +274,7 @@ class ServingSearch(Workload[Candidate, Deployed, ServingPlans]):
         if isinstance(outcome, list):
             why, seen = outcome
             return str(why), float(seen)
-        answered, iterations = rows(f"served {at}", state, Served), rows(f"turns {at}", state, Iteration)
+        answered, iterations = rows(f"served {at}", state, ServedRequest), rows(f"turns {at}", state, Iteration)
         serving = self._ready(one.plan).serving(answered, iterations, outcome["capacity"])
         return Deployed(serving.plan, serving, float(outcome["tpot"]))
 
@@ -514,7 +514,7 @@ def _fixed_or(fix: Mapping[str, Any], name: str, otherwise: Any) -> Any:
     return otherwise if fix.get(name) is None else [fix[name]]
 
 
-def time_per_token(answered: Sequence[Served], ttft: float, good: int) -> float:
+def time_per_token(answered: Sequence[ServedRequest], ttft: float, good: int) -> float:
     """The time per further token that `good` requests get at least, those whose first token is in time [s]."""
     times = sorted((0.0 if one.output == 1 else one.tpot) if one.ttft <= ttft else math.inf for one in answered)
     return times[good - 1]

@@ -23,8 +23,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.serving.framework import Serves
-from weft.serving.requests import Asked, RequestStream
+from weft.serving.framework import ServingDefaults
+from weft.serving.requests import RequestSpec, RequestStream
 from weft.serving.result import Objective
 from weft.serving.steady import steady_at
 from weft.serving.step_times import Shape, StepTimes
@@ -56,7 +56,7 @@ class Work:
     ttft: float
 
     @classmethod
-    def of(cls, asked: Sequence[Asked], objective: Objective, good: int, shared: int) -> Work:
+    def of(cls, asked: Sequence[RequestSpec], objective: Objective, good: int, shared: int) -> Work:
         """The least work of `good` of the requests; whole blocks of `shared` tokens may be known already."""
         outputs = np.array([one.output for one in asked], float)
         inputs = np.array([one.input for one in asked])
@@ -88,7 +88,7 @@ class Bounds:
     prefill workers.
     """
 
-    def __init__(self, times: StepTimes, how: Serves, work: Work) -> None:
+    def __init__(self, times: StepTimes, how: ServingDefaults, work: Work) -> None:
         self.work, self._times, self._how = work, times, how
         room = how.cache_bytes // max(times.forward.cache(-(-work.keys[0] // how.block) * how.block), 1)
         decodes = max(min(how.sequences, how.tokens // times.queries, int(room)), 1)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from weft.core.errors import InputError
 from weft.graph import Graph
 from weft.rewrite.answer import Alternative, Refusal, RewriteStep
-from weft.rewrite.cost import Cost, Prices
+from weft.rewrite.cost import Cost, OperatorCosts
 from weft.rewrite.flow import Flow, GraphChange, apply_change
 from weft.rewrite.rules import Rule
 
@@ -34,7 +34,7 @@ class RewriteState:
 class RewriteSearch:
     """A search for the cheapest graph; after `run`, the `states` that were costed."""
 
-    prices: Prices
+    prices: OperatorCosts
     rules: Sequence[Rule]
     alpha: float = ALPHA
     most: int = MOST

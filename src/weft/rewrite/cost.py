@@ -29,7 +29,7 @@ class Cost(Record):
     launches: int
 
 
-class Prices:
+class OperatorCosts:
     """Costs of graphs on a system; the times of operators are kept."""
 
     def __init__(self, system: System, options: RunOptions, launch: float = LAUNCH) -> None:

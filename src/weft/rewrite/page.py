@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from weft.core.report import SystemReport
 from weft.core.report.table import Table, microseconds, number, text
-from weft.rewrite.cost import Prices, running
+from weft.rewrite.cost import OperatorCosts, running
 from weft.view import looks
 from weft.view.figure import Color, Figure, stacked_bars
 from weft.view.words import percent
@@ -72,7 +72,7 @@ def _refusal_table(answer: Rewriting) -> Table:
 
 def sides(answer: Rewriting) -> Figure:
     """The time of every operator before and after, as two bars."""
-    prices = Prices(answer.system, answer.options, answer.launch)
+    prices = OperatorCosts(answer.system, answer.options, answer.launch)
     rows = [
         (side, node.name, 1e6 * prices.op(node.op)[0], str(node.op))
         for side, graph in zip(_SIDES, (answer.graph, answer.rewritten), strict=True)
@@ -85,7 +85,7 @@ def sides(answer: Rewriting) -> Figure:
     ).with_caption("Every kernel by itself; those of a reduction may run beside GEMMs.")  # fmt: skip
 
 
-def _longest_first(graph: Graph, prices: Prices) -> list[Node]:
+def _longest_first(graph: Graph, prices: OperatorCosts) -> list[Node]:
     return sorted(running(graph), key=lambda node: -prices.op(node.op)[0])
 
 

@@ -20,7 +20,7 @@ from weft.models.parallel.check import check_plan
 from weft.models.parallel.plan import TrainingPlan
 from weft.rewrite.answer import Rewriting
 from weft.rewrite.best import ALPHA, MOST, RewriteSearch, RewriteState, refusals, replay_steps
-from weft.rewrite.cost import LAUNCH, Prices
+from weft.rewrite.cost import LAUNCH, OperatorCosts
 from weft.rewrite.execute import Proof, compare_results, executable, least_inputs, proven
 from weft.rewrite.layer import layer_graph, twin
 from weft.rewrite.rules import RULES, Rule
@@ -63,7 +63,7 @@ def rewrite(
     period = parse(launch, Dimension.SECONDS) if launch else LAUNCH
     if not 0 < period < 1:
         raise InputError(f"launch is {launch}; give a time above zero and below a second, such as '5 us'")
-    search = RewriteSearch(Prices(where, options, period), tuple(wanted.values()), alpha, most)
+    search = RewriteSearch(OperatorCosts(where, options, period), tuple(wanted.values()), alpha, most)
     best = search.run(graph)
     used = dict.fromkeys(step.rule for step in best.steps)
     whole = _whole(graph, best, small, wanted)

@@ -18,7 +18,7 @@ from weft.core.errors import OutputError
 from weft.core.store.records import Store, checkpoints, say
 from weft.core.store.task import Question, Record, question
 from weft.serving.cluster import Cluster
-from weft.serving.requests import Asked
+from weft.serving.requests import RequestSpec
 
 Progress = Callable[[int, int, str], None]
 """Called with the number of answered requests, their total, and what runs."""
@@ -63,7 +63,7 @@ class Checkpoint:
     question: Question
 
     @classmethod
-    def of(cls, inputs: Mapping[str, Any], asked: Sequence[Asked]) -> Checkpoint:
+    def of(cls, inputs: Mapping[str, Any], asked: Sequence[RequestSpec]) -> Checkpoint:
         """Return the checkpoint of a run, by all that decides it: inputs, requests and Weft's own sources."""
         digest = hashlib.sha256()
         for one in asked:

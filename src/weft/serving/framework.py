@@ -20,7 +20,7 @@ _BYTES = Quantity(Dimension.BYTES)
 
 
 @dataclass(frozen=True)
-class Serves:
+class ServingDefaults:
     """How a framework serves on a GPU.
 
     A step takes at most `tokens`, and at most `sequences` run at once; keys and values lie in blocks of `block` tokens,
@@ -63,7 +63,7 @@ class Serves:
         return self.frontend + self.token * prompt
 
 
-def serves(forward: Forward, plan: ServingPlan) -> Serves:
+def serves(forward: Forward, plan: ServingPlan) -> ServingDefaults:
     """What a framework does on the GPUs of a model; values that a plan states replace its defaults.
 
     The framework is vLLM unless stated. Rules and times are those of a version where it is known to differ, else what
@@ -80,7 +80,7 @@ def serves(forward: Forward, plan: ServingPlan) -> Serves:
             f"an engine iteration of {tokens} tokens does not hold the next token of a request and its "
             f"{plan.speculation.tokens} drafts; give max_num_batched_tokens {forward.queries} or more, or fewer drafts"
         )
-    return Serves(
+    return ServingDefaults(
         name=name,
         title=table["title"],
         policy=table["policy"],

@@ -13,7 +13,7 @@ import numpy as np
 from weft.core.answer import Record
 from weft.core.errors import InputError, check_type, check_whole, is_whole, show_value
 from weft.core.fields import Options, check_fields, declare
-from weft.serving.requests import Asked, RequestStream, printable, read_requests
+from weft.serving.requests import RequestSpec, RequestStream, printable, read_requests
 from weft.serving.result import LIFETIMES, WARM_UP
 
 Arrivals = Literal["poisson", "gamma", "even"]
@@ -110,12 +110,12 @@ class Load(Options, Record):
         )
         lengths = self._drawn_lengths(count, random)
         if self.concurrency is not None:
-            kept = [Asked(0.0, *each) for each in lengths]
+            kept = [RequestSpec(0.0, *each) for each in lengths]
             about = f"{count:,} requests of {self.concurrency:,} clients"
             return RequestStream(kept, about, min(self.concurrency, count))
         assert self.rate is not None
         times = self._times(self.rate, count, random)
-        asked = [Asked(float(at), *each) for at, each in zip(times, lengths, strict=True)]
+        asked = [RequestSpec(float(at), *each) for at, each in zip(times, lengths, strict=True)]
         about = f"{count:,} requests at {self.rate:g} requests/s ({self._arrival_words})"
         return RequestStream(asked, about, stated=self.rate)
 
@@ -179,7 +179,7 @@ def _lengths(name: str, value: Any) -> Lengths | None:
     )
 
 
-def _at_rate(asked: Sequence[Asked], rate: float) -> list[Asked]:
+def _at_rate(asked: Sequence[RequestSpec], rate: float) -> list[RequestSpec]:
     """The same requests with their gaps scaled to a mean rate."""
     first, span = asked[0].arrival, asked[-1].arrival - asked[0].arrival
     if not span:
@@ -188,7 +188,7 @@ def _at_rate(asked: Sequence[Asked], rate: float) -> list[Asked]:
     return [one._replace(arrival=(one.arrival - first) * scale) for one in asked]
 
 
-def _check_times(asked: Sequence[Asked], file: str) -> None:
+def _check_times(asked: Sequence[RequestSpec], file: str) -> None:
     for at, (before, after) in enumerate(pairwise(asked), 1):
         if after.arrival < before.arrival:
             raise InputError(

@@ -28,7 +28,7 @@ HASHED_TOKENS = 512
 """Tokens of a prompt that an id of a trace's `hash_ids` stands for (Mooncake's block size, arXiv:2407.00079)."""
 
 
-class Asked(NamedTuple):
+class RequestSpec(NamedTuple):
     """What a request asks for: when it arrives [s], and tokens of its prompt and of its answer.
 
     `blocks` are ids of the blocks of its prompt, equal where prompts begin alike.
@@ -78,7 +78,7 @@ class Request:
         "started",
     )  # fmt: skip
 
-    def __init__(self, number: int, asked: Asked) -> None:
+    def __init__(self, number: int, asked: RequestSpec) -> None:
         self.id, self.asked = number, asked
         self.arrival, self.input, self.output, self.blocks = asked
         self.group: DecodeGroup | None = None
@@ -138,7 +138,7 @@ class RequestStream:
     Requests are drawn at a `stated` rate [1/s], if it is not 0; a `finite` load is a trace, which no more follow.
     """
 
-    asked: Sequence[Asked]
+    asked: Sequence[RequestSpec]
     about: str
     clients: int = 0
     stated: float = 0.0
@@ -184,7 +184,7 @@ _WHOLE = re.compile(r"[0-9]+(\.0*)?")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
-def read_requests(file: str | Path) -> list[Asked]:
+def read_requests(file: str | Path) -> list[RequestSpec]:
     """The requests of a file: CSV, or JSON lines, in Weft's own columns, Azure's or Mooncake's.
 
     Columns are arrival_s, input_tokens, output_tokens; a time may be empty. Dates without a zone are UTC, and arrivals
@@ -271,7 +271,7 @@ class _Time(NamedTuple):
     is_date: bool = False
 
 
-def _relative(path: str, asked: list[tuple[_Time, Asked]]) -> list[Asked]:
+def _relative(path: str, asked: list[tuple[_Time, RequestSpec]]) -> list[RequestSpec]:
     """Requests whose arrivals count from the first date, if they are dates; InputError if only some are."""
     dates = [at for at, (when, _) in enumerate(asked, 1) if when.is_date]
     if not dates:
@@ -286,7 +286,7 @@ def _relative(path: str, asked: list[tuple[_Time, Asked]]) -> list[Asked]:
     return [one._replace(arrival=one.arrival - first) for _, one in asked]
 
 
-def _parse_request(path: str, at: int, row: Mapping[str, Any], names: Sequence[str]) -> tuple[_Time, Asked]:
+def _parse_request(path: str, at: int, row: Mapping[str, Any], names: Sequence[str]) -> tuple[_Time, RequestSpec]:
     when = _read(path, at, row, names[0], _time, "a number of seconds, or a date such as 2026-01-31 12:00:00")
     seconds = when.seconds * (1e-3 if names[0] == "timestamp" and not when.is_date else 1.0)
     lengths = [_read(path, at, row, name, _whole, "a whole number of tokens") for name in names[1:]]
@@ -304,7 +304,7 @@ def _parse_request(path: str, at: int, row: Mapping[str, Any], names: Sequence[s
             f"{most} "
             f"blocks of {HASHED_TOKENS} tokens; give an id for each such block"
         )
-    return when, Asked(seconds, lengths[0], lengths[1], blocks)
+    return when, RequestSpec(seconds, lengths[0], lengths[1], blocks)
 
 
 def _read(path: str, at: int, row: Mapping[str, Any], name: str, read: Callable[[Any], T], wanted: str) -> T:

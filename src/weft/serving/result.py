@@ -28,7 +28,7 @@ STATISTICS = ("mean", "p50", "p90", "p99")
 """What is stated of a distribution of latencies."""
 
 
-class Served(NamedTuple):
+class ServedRequest(NamedTuple):
     """A request that was answered: times [s] of its arrival, its start, its first and its last token, and its tokens.
 
     It `reached` a replica some time after its arrival. It was preempted so many times; `replica` wrote its answer.
@@ -144,7 +144,7 @@ class Objective(NamedTuple):
     ttft: float = float("inf")
     tpot: float = float("inf")
 
-    def met(self, one: Served) -> bool:
+    def met(self, one: ServedRequest) -> bool:
         """Return whether a request meets both."""
         return one.ttft <= self.ttft and not one.tpot > self.tpot
 
@@ -210,7 +210,7 @@ class Window(NamedTuple):
         """Whether the window is long enough for the rates and latencies of a steady state."""
         return self.lifetimes >= LIFETIMES
 
-    def requests(self, served: Sequence[Served]) -> Sequence[Served]:
+    def requests(self, served: Sequence[ServedRequest]) -> Sequence[ServedRequest]:
         """Return the requests that end in the window; all of a load without a steady part."""
         if not self.lifetimes:
             return served
@@ -226,7 +226,7 @@ class Window(NamedTuple):
         return some or iterations
 
 
-def steady_window(served: Sequence[Served], clients: int = 0) -> Window:
+def steady_window(served: Sequence[ServedRequest], clients: int = 0) -> Window:
     """Return the steady part of a load, in the order of arrival, which `clients` ask for (0: requests arrive).
 
     Warm-up lasts two lifetimes of the 90th percentile, or two answers of each client; the window ends with the last
@@ -271,7 +271,7 @@ class Serving(Answer):
     framework: str
     policy: str
     load: str
-    requests: Sequence[Served]
+    requests: Sequence[ServedRequest]
     iterations: Sequence[Iteration]
     cache: int
     cache_per_token: float
@@ -369,12 +369,12 @@ class Serving(Answer):
         return self.window.steady and not self.overloaded
 
     @cached_property
-    def counted_requests(self) -> Sequence[Served]:
+    def counted_requests(self) -> Sequence[ServedRequest]:
         """Requests whose answers count."""
         return self.window.requests(self.requests)
 
     @property
-    def timed_requests(self) -> Sequence[Served]:
+    def timed_requests(self) -> Sequence[ServedRequest]:
         """Requests whose latencies count: all of a trace, which is what it is."""
         return self.requests if self.finite else self.counted_requests
 
@@ -614,6 +614,6 @@ def statistics(values: Sequence[float]) -> dict[str, float]:
     return {"mean": float(np.mean(values)), **{f"p{q}": float(at) for q, at in zip((50, 90, 99), ends, strict=True)}}
 
 
-def columns(requests: Sequence[Served]) -> dict[str, list[Any]]:
+def columns(requests: Sequence[ServedRequest]) -> dict[str, list[Any]]:
     """Requests as columns."""
-    return {name: [getattr(one, name) for one in requests] for name in (*Served._fields, "ttft", "tpot")}
+    return {name: [getattr(one, name) for one in requests] for name in (*ServedRequest._fields, "ttft", "tpot")}

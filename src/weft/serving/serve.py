@@ -22,12 +22,12 @@ from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.serving.checkpoint import LEAST, WRONG, Checkpoint, Progress, Watched
 from weft.serving.cluster import Cluster, Watch
-from weft.serving.framework import Serves, serves
+from weft.serving.framework import ServingDefaults, serves
 from weft.serving.load import EACH_CLIENT, FIRST_REQUESTS, Load
 from weft.serving.policies import POLICIES, Policy, Schedule, check_schedule
 from weft.serving.pool import Pool
 from weft.serving.replica import Pipeline, Replica
-from weft.serving.requests import HASHED_TOKENS, Asked, Request, RequestStream, with_prefix
+from weft.serving.requests import HASHED_TOKENS, Request, RequestSpec, RequestStream, with_prefix
 from weft.serving.result import (  # fmt: skip
     LIFETIMES,
     WARM_UP,
@@ -35,7 +35,7 @@ from weft.serving.result import (  # fmt: skip
     Iteration,
     Limits,
     Pools,
-    Served,
+    ServedRequest,
     Serving,
     steady_window,
 )
@@ -137,7 +137,9 @@ class Ready:
             options=self.options,
         )  # fmt: skip
 
-    def _run(self, progress: Progress | None, resumes: bool) -> tuple[list[Served], list[Iteration], float | None]:
+    def _run(
+        self, progress: Progress | None, resumes: bool
+    ) -> tuple[list[ServedRequest], list[Iteration], float | None]:
         """Serve the load: requests and iterations, and the capacity if the load may be above it."""
         checkpoint = self._checkpoint() if resumes else None
         answered, iterations = self.server.run(self.asked, None, progress, checkpoint)
@@ -146,7 +148,7 @@ class Ready:
             checkpoint.remove()
         return answered, iterations, capacity
 
-    def _steady_count(self, answered: Sequence[Served], capacity: float | None) -> int:
+    def _steady_count(self, answered: Sequence[ServedRequest], capacity: float | None) -> int:
         """Return the requests that a steady state takes, or those of a stated load."""
         count, rate = len(answered), self.asked.stated
         window = steady_window(answered)
@@ -156,7 +158,9 @@ class Ready:
         more = steady_requests(answered, rate) * (_EARLY if window.lifetimes < WARM_UP else _LATE)
         return max(min(math.ceil(max(more, _LATE * count)), _MOST_REQUESTS), count)
 
-    def serving(self, answered: Sequence[Served], iterations: Sequence[Iteration], capacity: float | None) -> Serving:
+    def serving(
+        self, answered: Sequence[ServedRequest], iterations: Sequence[Iteration], capacity: float | None
+    ) -> Serving:
         """Return the answer of a load that was served."""
         server, asked = self.server, self.asked
         forward, how = server.forward, server.how
@@ -279,7 +283,7 @@ class Server:
     """
 
     times: StepTimes
-    how: Serves
+    how: ServingDefaults
     policy: Policy
     router: str
     replicas: int
@@ -296,7 +300,7 @@ class Server:
     def run(
         self, asked: RequestStream, watch: Watch | None = None, progress: Progress | None = None,
         checkpoint: Checkpoint | None = None,
-    ) -> tuple[list[Served], list[Iteration]]:  # fmt: skip
+    ) -> tuple[list[ServedRequest], list[Iteration]]:  # fmt: skip
         """Serve a load: its requests in the order of arrival, and the steps of all replicas in the order of time.
 
         `watch` sees each answered request, and may raise `GivenUp`. With a `checkpoint` the run resumes from it.
@@ -371,13 +375,13 @@ class Server:
     def capacity(
         self,
         asked: RequestStream,
-        answered: Sequence[Served],
+        answered: Sequence[ServedRequest],
         iterations: Sequence[Iteration],
         progress: Progress | None = None,
     ) -> float | None:
         """Answers per second while requests always wait, where a load's end suggests that it is near [1/s]."""
         last = max(answered, key=lambda one: one.done)
-        lone, _ = self.run(RequestStream([Asked(0.0, last.input, last.output)], "one request"))
+        lone, _ = self.run(RequestStream([RequestSpec(0.0, last.input, last.output)], "one request"))
         is_late = last.done - answered[-1].arrival > _LONGEST_DRAIN * lone[0].done
         is_near = is_late and asked.rate > _FAR_BELOW * self._estimated_capacity(answered)
         if not is_near and not _falls_behind(answered) and asked.rate != float("inf"):
@@ -422,7 +426,9 @@ class Server:
             yield Interactive(now, users, tokens / (self.replicas * self.forward.plan.tp))
             clients *= 2
 
-    def pools(self, answered: Sequence[Served], iterations: Sequence[Iteration], capacity: float | None) -> Pools:
+    def pools(
+        self, answered: Sequence[ServedRequest], iterations: Sequence[Iteration], capacity: float | None
+    ) -> Pools:
         """Return the capacities of prefill and decode workers alone, at mean lengths, and with one worker more.
 
         They are scaled to the `capacity` that was simulated, if it was. A worker is an engine: replicas that share
@@ -441,7 +447,7 @@ class Server:
         )  # fmt: skip
         return found.times(capacity / found.capacity) if capacity is not None else found
 
-    def _estimated_capacity(self, answered: Sequence[Served]) -> float:
+    def _estimated_capacity(self, answered: Sequence[ServedRequest]) -> float:
         """Return an estimate of the capacity at mean lengths [1/s]; 0 for policies that are not a framework's."""
         if self.policy is not POLICIES.get(self.how.policy):
             return 0.0
@@ -463,7 +469,7 @@ class Server:
         pairs = tokens * ((min(prompt, tokens / count) + 1) / 2 + max(prompt - tokens, 0.0) / 2)
         return tokens / prompt / self._period(Shape(0, 0, count, tokens, round(pairs)))
 
-    def _decode_rate(self, answered: Sequence[Served]) -> float:
+    def _decode_rate(self, answered: Sequence[ServedRequest]) -> float:
         """Return the answers per second of a replica that only writes them, its memory full [1/s]."""
         prompt, answer = (sum(getattr(one, name) for one in answered) / len(answered) for name in _LENGTHS)
         keys = round(prompt + answer / 2)
@@ -495,8 +501,8 @@ def _mean(iterations: Sequence[Iteration]) -> Shape:
     )  # fmt: skip
 
 
-def _served_request(one: Request) -> Served:
-    return Served(
+def _served_request(one: Request) -> ServedRequest:
+    return ServedRequest(
         arrival=one.arrival,
         reached=one.reached,
         start=one.started,
@@ -509,7 +515,7 @@ def _served_request(one: Request) -> Served:
     )
 
 
-def _falls_behind(answered: Sequence[Served]) -> bool:
+def _falls_behind(answered: Sequence[ServedRequest]) -> bool:
     """Whether clearly fewer requests end in the steady part of a load than arrive in it."""
     window = steady_window(answered)
     if not window.lifetimes:
@@ -519,7 +525,7 @@ def _falls_behind(answered: Sequence[Served]) -> bool:
     return behind > _BEHIND * arrived + 3 * math.sqrt(arrived)
 
 
-def steady_requests(answered: Sequence[Served], rate: float) -> int:
+def steady_requests(answered: Sequence[ServedRequest], rate: float) -> int:
     """Return how many requests at a rate [1/s] a steady state takes, by the lifetimes of some."""
     found = [one.done - one.arrival for one in answered[len(answered) // 2 :]]
     return math.ceil(rate * (WARM_UP * float(np.percentile(found, 90)) + LIFETIMES * float(np.mean(found))))
@@ -573,7 +579,9 @@ def _replicas(forward: Forward, plan: ServingPlan) -> int:
     return count
 
 
-def _check_lengths(asked: Sequence[Asked], model: Transformer, limit: int, forward: Forward, how: Serves) -> None:
+def _check_lengths(
+    asked: Sequence[RequestSpec], model: Transformer, limit: int, forward: Forward, how: ServingDefaults
+) -> None:
     """Raise InputError for a request beyond the model's context, or one whose keys and values fit nowhere."""
     longest = max(asked, key=lambda one: one.input + one.output)
     total = longest.input + longest.output
@@ -590,7 +598,7 @@ def _check_lengths(asked: Sequence[Asked], model: Transformer, limit: int, forwa
         )
 
 
-def _notes(how: Serves, server: Server, answered: Sequence[Served], host_stated: bool) -> list[str]:
+def _notes(how: ServingDefaults, server: Server, answered: Sequence[ServedRequest], host_stated: bool) -> list[str]:
     """What is assumed."""
     low, high = how.host_range
     format = server.forward.served_format

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.options import SUSTAINED, Fidelity, RunOptions
-from weft.estimate import Harness, estimate
+from weft.estimate import BenchmarkProtocol, estimate
 from weft.graph import Attention, Collective, Driver, Gemm, Graph, GroupedGemm, Op, Streaming, TokenExchange
 from weft.hardware import Gpu, System
 from weft.kernels.library.dispatchers import dispatcher
-from weft.kernels.library.kits import Kit
+from weft.kernels.library.kits import KernelBackend
 from weft.kernels.library.software import Residual, shipped_residual
 from weft.models.parallel.deployment import Deployment
 from weft.overlaps import find_strategy
@@ -47,9 +47,9 @@ def place(each: int, plan: Deployment, axis: str, count: int) -> Place:
     return count, count // together
 
 
-BETWEEN_OTHERS = Harness(rotation=math.inf, after_others=True)
+BETWEEN_OTHERS = BenchmarkProtocol(rotation=math.inf, after_others=True)
 """Operators of a step: others have used the caches since weights and saved tensors were written."""
-_CALLERS: Mapping[Driver, Harness] = {driver: Harness(driver=driver) for driver in Driver}
+_CALLERS: Mapping[Driver, BenchmarkProtocol] = {driver: BenchmarkProtocol(driver=driver) for driver in Driver}
 """Who carries out a collective: kernels of the library on compute units, or DMA engines."""
 
 
@@ -77,7 +77,7 @@ class DurationCache:
         self,
         system: System,
         options: RunOptions = SUSTAINED,
-        kit: Kit | None = None,
+        kit: KernelBackend | None = None,
         narrow: str = "",
         calibration: Residual | None = None,
     ) -> None:
@@ -166,7 +166,7 @@ class DurationCache:
         gpu = self.system.gpu
         return self.kit.all_reduce_on(gpu.architecture, gpu.link.links > 0, float(op.bytes)) or ""
 
-    def _between(self, op: Op) -> Harness:
+    def _between(self, op: Op) -> BenchmarkProtocol:
         """How an operator of a step is called: by the library of the kit that has values of it, else the vendor's."""
         if self.kit is None:
             return BETWEEN_OTHERS

@@ -13,7 +13,7 @@ from weft.graph import Graph, GroupedGemm, Routing
 from weft.graph.op import Role
 from weft.graph.routing import Loads
 from weft.hardware import Gpu
-from weft.kernels.library.kits import Kit
+from weft.kernels.library.kits import KernelBackend
 from weft.kernels.library.served import Library, library
 from weft.models import Transformer
 from weft.step.durations import BETWEEN_OTHERS
@@ -85,7 +85,7 @@ class ExpertCalls:
 
     @classmethod
     def by(
-        cls, kit: Kit | None, format: str, model: Transformer, gpu: Gpu, options: RunOptions, tp: int, ep: int
+        cls, kit: KernelBackend | None, format: str, model: Transformer, gpu: Gpu, options: RunOptions, tp: int, ep: int
     ) -> ExpertCalls | None:
         """The calls of the library that a kit has for experts of a format on a GPU; None without one.
 

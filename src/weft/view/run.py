@@ -10,7 +10,7 @@ from typing import Any
 from weft.core.report import Part, Report, Section
 from weft.core.report.table import NONE, Column, Shown, Table, microseconds, number, text, times_faster
 from weft.core.units import format_rate
-from weft.estimate import Harness, estimate
+from weft.estimate import BenchmarkProtocol, estimate
 from weft.estimate.errors import operator_errors
 from weft.graph import Collective, LibraryCollective, RemoteLoads
 from weft.graph.moe import routing_of
@@ -365,7 +365,7 @@ def _slow_baseline(answer: Comparison) -> list[str]:
         return []
     moved = [node.op for node in first.graph if isinstance(node.op, Collective)]
     own, forced = (
-        [estimate(op, first.system, first.options, Harness(algorithm=name)) for op in moved]
+        [estimate(op, first.system, first.options, BenchmarkProtocol(algorithm=name)) for op in moved]
         for name in ("auto", kernel)
     )
     seconds, longer = (sum(float(one.seconds) for one in some) for some in (own, forced))

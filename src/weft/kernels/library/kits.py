@@ -50,7 +50,7 @@ def resolve_framework(text: object) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class Kit:
+class KernelBackend:
     """The libraries of a framework by operator (`weft.kernels.library.served`), those that it prefers first.
 
     What none of them was measured for on an architecture is timed as the vendor's library runs it. `gemm` names that
@@ -136,7 +136,7 @@ _PADS = {("mxfp4", one): (256, 128) for one in ("ampere", "ada", "hopper")}
 """Marlin takes columns in multiples of 256 and inner sizes in multiples of 128
 (vllm/model_executor/layers/quantization/mxfp4.py)."""
 _KITS = (
-    Kit(
+    KernelBackend(
         "vllm",
         "vLLM",
         attention=("vllm-fa3", "vllm-trtllm", "vllm-fa2", "vllm-flashinfer", "vllm-triton"),
@@ -162,7 +162,7 @@ _KITS = (
         launch=50e-6,
         versions={"0.10": {"pads": _PADS, "replaced": _OLD_MXFP4}},
     ),
-    Kit(
+    KernelBackend(
         "sglang",
         "SGLang",
         attention=("sglang-fa3", "sglang-trtllm", "sglang-flashinfer"),
@@ -183,7 +183,7 @@ _KITS = (
             "int4": ("sglang-trtllm.bf16-int4", _MARLIN),
         },
     ),
-    Kit(
+    KernelBackend(
         "trtllm",
         "TensorRT-LLM",
         attention=("trtllm",),
@@ -203,14 +203,14 @@ _KITS = (
         },
     ),
 )
-KITS: Mapping[str, Kit] = {one.name: one for one in _KITS}
+KITS: Mapping[str, KernelBackend] = {one.name: one for one in _KITS}
 """Kits of libraries by framework."""
 VENDOR = "vendor"
 """The name of no kit: every operator as the vendor's libraries run it."""
 LIBRARIES = (*KITS, VENDOR)
 
 
-def kit(name: str) -> Kit | None:
+def kit(name: str) -> KernelBackend | None:
     """The kit of a framework, "vllm", or of a version that differs, "vllm@0.10"; None for the vendor's libraries.
 
     UnknownNameError lists the known names, and the versions with libraries of their own.

@@ -21,7 +21,7 @@ from weft.engine.program import Buffer, ChunkLoad, ChunkStore, Kernel, Phase, Pl
 from weft.engine.program.plan import CACHED_STORE, Work
 from weft.estimate import kernel as closed
 from weft.estimate.streaming import GEMV_ROWS, THREADS, kernels_of
-from weft.estimate.target import Harness, target
+from weft.estimate.target import BenchmarkProtocol, target
 from weft.graph import (
     Attention,
     Call,
@@ -129,7 +129,9 @@ class _PlanBuilder:
         elif not products:
             kernels = [
                 self._sweeps(node, kernel, number, named, made)
-                for number, kernel in enumerate(kernels_of(node.op, target(self.gpu, self.options, Harness())))
+                for number, kernel in enumerate(
+                    kernels_of(node.op, target(self.gpu, self.options, BenchmarkProtocol()))
+                )
             ]
         self.kernels[node.id] = kernels
 

@@ -11,7 +11,7 @@ import numpy as np
 from weft.core.extensions import find_measured
 from weft.core.files import read_records, read_text
 from weft.core.options import SHORT
-from weft.estimate import Harness, estimate
+from weft.estimate import BenchmarkProtocol, estimate
 from weft.estimate.target import seen_by_host
 from weft.graph import Call, Graph, Node, Op, Tensor
 from weft.hardware import Gpu, gpu
@@ -77,7 +77,7 @@ def _errors(machine: Gpu, name: str, work: Op, measured: float, closed: float) -
     if op.least_bytes > LARGEST:
         return None
     ran = simulate(_alone(op), machine, "in-order", SHORT)
-    launch = estimate(op, machine, harness=Harness(timed="host")).parts["launch"]
+    launch = estimate(op, machine, harness=BenchmarkProtocol(timed="host")).parts["launch"]
     engine = seen_by_host(name, ran.seconds - machine.compute.launch_latency, launch)
     return float(engine / measured - 1), float(closed / measured - 1)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from weft.core.errors import InputError, check_name, check_whole
 from weft.core.options import SUSTAINED, RunOptions
-from weft.estimate import Harness, estimate
+from weft.estimate import BenchmarkProtocol, estimate
 from weft.estimate.answer import FloatArray
 from weft.estimate.quantization import Quantised, quantized_format
 from weft.graph import Gemm
@@ -77,7 +77,7 @@ def signal_to_noise(bits: int, peak_over_rms: float) -> float:
     return 20 * bits * math.log10(2) + 10 * math.log10(3) - 20 * math.log10(peak_over_rms)
 
 
-_COLD = Harness(rotation=math.inf, after_others=True)
+_COLD = BenchmarkProtocol(rotation=math.inf, after_others=True)
 """Between the layers of a model: other operators have used the caches since the weights were read."""
 
 

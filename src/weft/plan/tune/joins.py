@@ -12,7 +12,7 @@ from weft import hardware
 from weft.core.answer import to_plain
 from weft.core.errors import InputError
 from weft.core.options import SUSTAINED, RunOptions
-from weft.estimate import Harness
+from weft.estimate import BenchmarkProtocol
 from weft.estimate.errors import joined_error
 from weft.graph import Collective, Gemm
 from weft.graph.collective import Form
@@ -125,7 +125,7 @@ def joins(
     ranks: int,
     system: Described,
     options: RunOptions = SUSTAINED,
-    harness: Harness | None = None,
+    harness: BenchmarkProtocol | None = None,
     methods: Sequence[str] | None = None,
 ) -> Joins:
     """How long a GEMM split over `ranks` GPUs and its collective take, joined in several ways; `gemm` is the whole one.

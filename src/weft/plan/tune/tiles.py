@@ -25,7 +25,7 @@ from weft.core.errors import InputError, check_whole
 from weft.core.options import SUSTAINED, RunOptions
 from weft.estimate import gemm_kernel
 from weft.estimate.gemm import RankedPlan, effective_rates, ranked_plans, time_each
-from weft.estimate.target import Harness, target
+from weft.estimate.target import BenchmarkProtocol, target
 from weft.graph import Gemm
 from weft.graph.tiling import GemmTiling
 from weft.hardware import Gpu
@@ -178,7 +178,7 @@ def tiles(
     gpu: Gpu | str,
     template: Template | None = None,
     options: RunOptions | None = None,
-    harness: Harness | None = None,
+    harness: BenchmarkProtocol | None = None,
 ) -> Tiles:
     """Time every kernel of a template that fits a GPU: the best, what was pruned why, and the library's own choice.
 
@@ -190,7 +190,7 @@ def tiles(
     (5000, True)
     """
     where, used = hardware.gpu(gpu), template or Template()
-    rates = effective_rates(gemm.dtype, target(where, options, harness or Harness()))
+    rates = effective_rates(gemm.dtype, target(where, options, harness or BenchmarkProtocol()))
     knobs = used.candidates()
     knobs[:, 2] = np.maximum(knobs[:, 2] * 2 // max(int(rates.element), 1), 1)
     resident, causes = _limits(gemm, where, knobs, rates)
@@ -288,7 +288,7 @@ def measured_regret(
     measured: Mapping[GemmTiling, float],
     among: Iterable[GemmTiling] = (),
     options: RunOptions | None = None,
-    harness: Harness | None = None,
+    harness: BenchmarkProtocol | None = None,
 ) -> Regret:
     """Choose a tile by the model among those `measured` [s] and further ones, and look up what was measured for it.
 
@@ -298,7 +298,7 @@ def measured_regret(
     if not measured:
         raise InputError("no tile was measured; give at least one with its time")
     where = hardware.gpu(gpu)
-    rates = effective_rates(gemm.dtype, target(where, options, harness or Harness()))
+    rates = effective_rates(gemm.dtype, target(where, options, harness or BenchmarkProtocol()))
     every = list(dict.fromkeys((*measured, *among)))
     knobs = np.array([[getattr(one, name) for name in KNOBS] for one in every], dtype=np.int64)
     resident, causes = _limits(gemm, where, knobs, rates)
