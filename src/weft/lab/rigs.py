@@ -37,11 +37,11 @@ _PATHS: Mapping[str, Quantity | None] = {
 class Rig:
     """The library and its version ("" if not stated), the data type, and the caller.
 
-    `host` is that of a `BenchmarkProtocol`: "torch" if a framework packs lists of tensors, "profiler" if kernels were
-    timed, which include the wait for the last rank to begin. `network` holds the rates per GPU and per node that the rig's network
-    reaches, if they are far from its adapters' [bytes/s]; `network_from_rows` says that they were read from the rig's
-    own rows, which then say little about the model's accuracy. `machine` is the node of
-    a rig whose rows name only GPUs.
+    `host` is that of a `BenchmarkProtocol`: "torch" if a framework packs lists of tensors, "profiler" if kernels
+    were timed, which include the wait for the last rank to begin. `network` holds the rates per GPU and per node
+    that the rig's network reaches, if they are far from its adapters' [bytes/s]; `network_from_rows` says that they
+    were read from the rig's own rows, which then say little about the model's accuracy. `machine` is the node of a
+    rig whose rows name only GPUs.
     """
 
     library: str
