@@ -481,7 +481,7 @@ class Gpu(Sourced):
         return self
 
     @classmethod
-    def _derive_rates(cls, fields: dict[str, Any], sources: Mapping[str, Provenance]) -> dict[str, Provenance]:
+    def _derive_values(cls, fields: dict[str, Any], sources: Mapping[str, Provenance]) -> dict[str, Provenance]:
         """Divide the rates that are peaks of the whole GPU by its units and the clock of the peak."""
         tables = {name: dict(fields[name]) for name in ("compute", "clocks", "rates")}
         units, known = tables["compute"]["compute_units"], {}

@@ -127,7 +127,7 @@ class GoldylocStudy(PaperStudy):
         }
 
     @classmethod
-    def move_assumptions(cls, at: Conditions, suite: QueueSuite | Path | None = None) -> Sensitivity:
+    def moved(cls, at: Conditions, suite: QueueSuite | Path | None = None) -> Sensitivity:
         """The gains when assumed values, the clock and the queues move, with kernels and degrees unchanged."""
         return move_assumptions(at, QueueSuite.given(suite))
 
