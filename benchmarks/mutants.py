@@ -75,9 +75,11 @@ def main() -> int:
             copy(ROOT / name, root / name)
         for name in names:
             mutant, begin = known[name], time.monotonic()
+            file = root / mutant["file"]
+            unchanged = file.read_bytes()
             plant(mutant, root)
             passed, failed = run_tests(root, mutant["tests"])
-            shutil.copy(ROOT / mutant["file"], root / mutant["file"])
+            file.write_bytes(unchanged)
             if not passed and not run_tests(root, [failed])[0]:
                 raise RuntimeError(f"{failed} fails without a planted error; mend it first")
             survived += [name] * passed

@@ -165,3 +165,17 @@ def test_the_set_of_a_tile_is_the_low_part_of_its_workgroup_number():
     assert m.entry.shape[0] == 4
     assert m.flow[0, y.FLOW_MAX_LIVE] <= 4 * m.entry.shape[1]
     assert set(seen) == {0, 1, 2, 3}
+
+
+def test_a_full_set_spills_its_oldest_tile():
+    """Two entries in all: a further tile takes the place of the one that has been there longest."""
+    run = Watched(tracker__sets=1, tracker__ways=2)
+    wavefronts, table = int(run.m.shape[y.SIZE_WAVEFRONTS]), []
+    for _, _, tile, wavefront, _, _, live in run.updates:
+        key = tile * wavefronts + wavefront
+        if key not in table:
+            table = [*table[-1:], key]
+        if key not in live:  # complete
+            table.remove(key)
+        assert set(table) == live
+    assert run.m.flow[0, y.FLOW_SPILLS] > 0
