@@ -23,7 +23,7 @@ from weft.overlaps.lower.collectives import library_ring
 from weft.overlaps.lower.gpus import pace_links
 from weft.overlaps.lower.independent import lower_independent
 from weft.overlaps.lower.machine import default_request_bytes, machine_tables
-from weft.simulate import alone, balanced, compare
+from weft.simulate import alone, balance_loops, compare
 from weft.simulate.result import Comparison, CoRun, Timeline
 from weft.simulate.single import run_program, simulate
 
@@ -128,7 +128,7 @@ def _loops(
     tiling, options = given.pop("tiling", None), RunOptions(**given)
     moved = Collective(collective, size, ranks, gemm.dtype)
     if collectives is None:
-        return tiled(balanced(gemm, moved, machine, how, options, gemms), tiling), options
+        return tiled(balance_loops(gemm, moved, machine, how, options, gemms), tiling), options
     return tiled(concurrent(gemm, moved, gemms, collectives), tiling), options
 
 
