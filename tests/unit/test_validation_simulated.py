@@ -1,8 +1,10 @@
 """Rows that the engine answers: contention cells, overlapped GEMMs and ring reduce-scatters."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from weft.lab.coruns import QUANTITIES as CORUN_QUANTITIES
 from weft.lab.overlaps import QUANTITIES, right_signs
 from weft.lab.run import validate
 
@@ -104,3 +106,20 @@ def test_all_reduces_in_the_switch_and_on_a_mesh_are_simulated_on_a_whole_node(t
     assert [(part.subject.machine, len(part.subject)) for part in rings] == [("h100-sxm", 1), ("mi300x", 1)]
     for part in rings:
         assert np.all(np.abs(part.seconds / part.subject.measured - 1) < 0.1)
+
+
+def test_a_gemm_beside_an_all_reduce_is_compared_by_channels_and_kernel(tmp_path):
+    """The all-reduce alone counts once for each number of channels; kernels without a model are left out."""
+    head = "channels_max,m,n,k,dtype,comm_alone_ms,gemm,gemm_alone_ms,gemm_overlap_ms,comm_overlap_ms,wall_ms"
+    rows = [
+        f"{most},4096,4096,4096,bf16,3.1,{gemm},0.3,0.4,3.4,3.5" for most in (56, 280) for gemm in ("torch", "ws", "q")
+    ]
+    (tmp_path / "rows.csv").write_text("\n".join([head, *rows, ""]))
+    done = validate(tmp_path)
+    (part,) = {part.subject.kind: part for part in done.predictions}.values()
+    found = pd.concat([one.frame() for one in done.predictions])
+    assert part.subject.kind == "corun"
+    assert found.groupby("quantity").size().to_dict() == dict(zip(CORUN_QUANTITIES, (2, 4, 4, 4), strict=True))
+    alone = found[found["quantity"] == CORUN_QUANTITIES[0]]["predicted"]
+    assert alone.nunique() == 1  # the library has 56 channels at most by itself
+    assert {problem.column for problem in done.problems} == {"gemm"}

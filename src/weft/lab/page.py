@@ -39,6 +39,7 @@ TITLES = {
     "disaggregated": "Served loads, prompts and answers by pools of their own",
     "overlap": "Overlapped GEMMs and collectives",
     "contention": "A GEMM beside a collective",
+    "corun": "A GEMM beside an all-reduce, by channels",
     "ring": "Collectives, simulated",
     "dram": "A DRAM channel beside other simulators",
 }

@@ -17,6 +17,7 @@ from weft.core.files import data_folder
 from weft.kernels.library.collectives import canonical
 from weft.lab.checks import duplicates, unknown_names
 from weft.lab.collectives import CHANNELS, COLLECTIVES
+from weft.lab.coruns import CORUNS
 from weft.lab.exchanges import EXCHANGES
 from weft.lab.experts import EXPERT_LAYERS, EXPERTS
 from weft.lab.kinds import RowKind
@@ -36,9 +37,9 @@ from weft.lab.traces import EXPERT_TRACE
 ROW_KINDS: Mapping[str, RowKind] = {
     one.kind: one
     for one in (
-        GEMMS, COLLECTIVES, CHANNELS, OVERLAP, CONTENTION, LAYER, KERNELS, OPERATORS_ALONE, RECURRENT, CONVOLUTIONS,
-        EXCHANGES, SERVED_ATTENTION, SERVED_LATENT, SERVED_ALL_REDUCES, SERVED_GEMMS, EXPERTS, EXPERT_LAYERS,
-        EXPERT_TRACE, SERVED_SMALL, SERVING, STEPS, DRAM,
+        GEMMS, COLLECTIVES, CHANNELS, OVERLAP, CONTENTION, CORUNS, LAYER, KERNELS, OPERATORS_ALONE, RECURRENT,
+        CONVOLUTIONS, EXCHANGES, SERVED_ATTENTION, SERVED_LATENT, SERVED_ALL_REDUCES, SERVED_GEMMS, EXPERTS,
+        EXPERT_LAYERS, EXPERT_TRACE, SERVED_SMALL, SERVING, STEPS, DRAM,
     )
 }  # fmt: skip
 """Every kind of rows, by the kind of its files."""

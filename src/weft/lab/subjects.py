@@ -43,6 +43,7 @@ _SUMMARY = {
     "disaggregated": ("framework", "model", "quantity"),
     "overlap": ("system", "collective", "method", "quantity", "seen"),
     "contention": ("quantity",),
+    "corun": ("gemm", "quantity"),
     "ring": ("collective", "ranks"),
     "step": ("framework", "layers"),
     "step, nothing fitted": ("framework", "layers"),

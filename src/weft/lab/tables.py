@@ -25,6 +25,7 @@ Kind = Literal[
     "channels",
     "overlap",
     "contention",
+    "corun",
     "layer",
     "kernel",
     "operator",

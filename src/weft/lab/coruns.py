@@ -1,0 +1,94 @@
+"""GEMMs beside an all-reduce on a number of RCCL channels, as measured on eight MI300X.
+
+The rows do not name what all have in common: eight MI300X, and an all-reduce of 512 MiB that is launched first
+(inferred from equal times of rows that say so). The GEMM alone, and each beside the other, are medians of loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any
+
+import pandas as pd
+
+from weft import hardware
+from weft.core.errors import join_or
+from weft.graph import Collective, Gemm, Graph, KernelChoice, TiledGemm, concurrent
+from weft.kernels.library.interconnect import interconnect
+from weft.lab.checks import Unfit, unfit_rows
+from weft.lab.kinds import RowKind
+from weft.lab.tables import Measurements
+from weft.overlaps import STRATEGIES
+from weft.overlaps.lower.fit import tiling_for
+
+_GPU, _RANKS, _BYTES = "mi300x", 8, 512 << 20
+
+
+class GemmKernel(StrEnum):
+    """The GEMM kernels of the rows: hipBLASLt, and a persistent one whose workgroups take tiles of 256 x 256."""
+
+    HIPBLASLT = "torch"
+    STEALING = "ws"
+
+
+ALONE = "all-reduce alone"
+QUANTITIES = (ALONE, "GEMM slowdown", "all-reduce slowdown", "makespan")
+
+
+def _check(line: int, row: Mapping[str, Any]) -> None:
+    """Raise Unfit for a GEMM kernel without a model."""
+    if row["gemm"] not in [*GemmKernel]:
+        raise Unfit("gemm", str(row["gemm"]), f"its kernel has no model; rows may have {join_or([*GemmKernel])}")
+
+
+def _expanded(checked: Measurements) -> Iterator[tuple[str, pd.DataFrame]]:
+    rows = checked.rows
+    measured = (
+        rows["comm_alone_ms"] * 1e-3,
+        rows["gemm_overlap_ms"] / rows["gemm_alone_ms"],
+        rows["comm_overlap_ms"] / rows["comm_alone_ms"],
+        rows["wall_ms"] * 1e-3,
+    )
+    for quantity, values in zip(QUANTITIES, measured, strict=True):
+        once = rows.drop_duplicates("channels_max") if quantity == ALONE else rows
+        yield "corun", once.assign(quantity=quantity, measured=values[once.index])
+
+
+def co_run(kernel: GemmKernel, gemm: Gemm, gpu: hardware.Gpu) -> Graph:
+    """Return a GEMM of a kernel beside the all-reduce of the rows."""
+    graph = concurrent(gemm, Collective("all_reduce", _BYTES, _RANKS, gemm.dtype), 1, 1)
+    if kernel is GemmKernel.HIPBLASLT:
+        return graph
+    tiling = replace(tiling_for(gemm, gpu), rows=256, columns=256)
+    choice = KernelChoice(TiledGemm(tiling))
+    return graph.map(lambda node: replace(node, choice=choice) if isinstance(node.op, Gemm) else node)
+
+
+@lru_cache(maxsize=256)
+def _quantities(kernel: str, dtype: str, m: float, n: float, k: float, most: float) -> Mapping[str, float]:
+    """Return every quantity of a row by `weft.compare`; the library has no more channels than its own number."""
+    from weft.simulate import compare
+
+    on = hardware.system(_GPU, gpus=_RANKS)
+    channels = min(int(most), interconnect(on).workgroups(_RANKS))
+    graph = co_run(GemmKernel(kernel), Gemm(int(m), int(n), int(k), dtype), on.gpu)
+    found = compare(graph, on, [replace(STRATEGIES["priority"], channels=channels)]).corun()
+    times = (found.collective.alone, found.gemm.slowdown, found.collective.slowdown, found.makespan)
+    return dict(zip(QUANTITIES, times, strict=True))
+
+
+CORUNS = RowKind(
+    kind="corun",
+    by=("gemm", "dtype", "m", "n", "k", "channels_max", "quantity"),
+    query=lambda *cells: cells,
+    call=lambda rows, machine, *cells: _quantities(*cells[:-1])[cells[-1]],
+    checks=lambda checked: [unfit_rows(checked, _check)],
+    expand=_expanded,
+    column="",
+    labels=lambda rows, machine, _: rows[["gemm", "quantity"]],
+    blamed="gemm",
+)
+"""A GEMM beside an all-reduce with a number of channels, simulated request by request."""
