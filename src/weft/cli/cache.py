@@ -81,7 +81,7 @@ def clear(age: float, engine: bool) -> None:
 
 
 def _root() -> Path:
-    """The cache folder, which may not exist yet; OutputError if it cannot be read or created."""
+    """Return the cache folder, which may not exist yet; OutputError if it cannot be read or created."""
     root = cache_root()
     if fault := _fault(root):
         raise OutputError(f"the cache '{root}' {fault}; set WEFT_CACHE to a folder of yours")
@@ -104,7 +104,7 @@ def _fault(root: Path) -> str:
 
 
 def _engines() -> list[Path]:
-    """The folders of machine code of every engine version."""
+    """Return the folders of machine code of every engine version."""
     return sorted(cache_root().glob("engine-*"))
 
 

@@ -152,7 +152,7 @@ def layer_of_experts(text: str) -> dict[str, int]:
 
 
 def parse_routing(sizes: Mapping[str, int], ranks: int, of: float | tuple[float, ...] | None) -> Routing:
-    """How tokens reach experts under loads as `loads_of` parses them; evenly if none are given."""
+    """Return how tokens reach experts under loads as `loads_of` parses them; evenly if none are given."""
     what = dict(sizes)
     if groups := what.pop("groups", 0):
         check_groups(what["top_k"], what["experts"], what["reach"], groups)

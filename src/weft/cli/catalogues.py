@@ -100,7 +100,7 @@ def show_machine(name: str, every: bool) -> tuple[Any, list[Table | str]]:
 
 
 def _text(found: Gpu | Node, path: str) -> str:
-    """The value at a path; of a rate per clock also the peak of the whole GPU that it makes."""
+    """Return the value at a path; of a rate per clock also the peak of the whole GPU that it makes."""
     dtype = path.removeprefix("rates.")
     if dtype == path or not isinstance(found, Gpu) or not found.supports(dtype):
         return found.text(path)
@@ -108,7 +108,7 @@ def _text(found: Gpu | Node, path: str) -> str:
 
 
 def _summary(gpu: Gpu) -> Iterator[tuple[str, str]]:
-    """What matters of a GPU, in rows."""
+    """Yield what matters of a GPU, in rows."""
     c, m, link = gpu.compute, gpu.memory, gpu.link
     clocks = f"{_hertz(c.clock)} boost, {_hertz(gpu.clocks.sustained)} in long runs"
     yield "compute", f"{c.compute_units} {gpu.units_word}, {clocks}"
@@ -213,7 +213,7 @@ def _about(kind: str, found: Gpu | Node) -> dict[str, Any]:
 
 
 def _value_entry(found: Gpu | Node, path: str, provenance: Provenance | None) -> dict[str, Any]:
-    """A value in its base unit, with its provenance."""
+    """Return a value in its base unit, with its provenance."""
     known = provenance.model_dump(exclude={"text"}) if provenance else {}
     rule = found.rules()[path]
     unit = rule.dimension.value if rule else ""
@@ -268,7 +268,7 @@ def show_model(name: str) -> tuple[Any, list[Table]]:
 
 
 def _parameter_words(model: Transformer) -> str:
-    """How many parameters a model has, in words."""
+    """Return how many parameters a model has, in words."""
     each = f", {model.active_parameters / 1e9:.1f} billion of them for each token" if model.experts else ""
     digits = 1 if model.parameters > 1e10 else 3
     return f"{model.parameters / 1e9:.{digits}f} billion parameters{each}"
@@ -279,7 +279,7 @@ def _sizes(model: Transformer) -> tuple[int, ...]:
 
 
 def _parts(layer: Graph) -> tuple[str, Gemm, int]:
-    """Name, GEMM and all-reduce size [bytes] of a sub-layer."""
+    """Return name, GEMM and all-reduce size [bytes] of a sub-layer."""
     gemm, moved = layer["gemm"].op, layer["all_reduce"].op
     assert isinstance(gemm, Gemm)
     assert isinstance(moved, Collective)
@@ -447,7 +447,7 @@ def list_overlaps(place: Any, methods: Sequence[str]) -> tuple[Any, list[Table]]
 
 
 def _entry(one: OverlapMethod) -> dict[str, Any]:
-    """An overlap as plain data."""
+    """Return an overlap as plain data."""
     from weft.overlaps import find_strategy
 
     strategy = find_strategy(one.name)

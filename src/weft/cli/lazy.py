@@ -101,16 +101,16 @@ class LazyGroup(click.Group):
             return copy_context().run(super().main, *args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of all commands, in the order in which they were given."""
+        """Return the names of all commands, in the order in which they were given."""
         return list(self.lazy)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, or None if there is none."""
+        """Return the command of that name, or None if there is none."""
         command = self.find(cmd_name)
         return command.load() if command else None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The commands or options that begin with the typed text."""
+        """Return the commands or options that begin with the typed text."""
         commands = [CompletionItem(name, help=command.short_help) for name, command in self.lazy.items()]
         found = [command for command in commands if command.value.startswith(incomplete)]
         return found + click.Command.shell_complete(self, ctx, incomplete)
@@ -129,7 +129,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the arguments name, and its own arguments.
+        """Return the command that the arguments name, and its own arguments.
 
         Raises:
             UnknownNameError: no command has that name.

@@ -131,7 +131,7 @@ def _usage_sentence(error: click.UsageError) -> str:
 
 
 def _no_such_option(name: str, command: click.Command) -> str:
-    """What is wrong, with the options that the command has and the nearest of them."""
+    """Return what is wrong, with the options that the command has and the nearest of them."""
     known = [option.opts[0] for option in command.params if isinstance(option, click.Option)]
     close = nearest(name.lstrip("-"), [option.lstrip("-") for option in known])
     hint = f"; did you mean {join_or([f'--{option}' for option in close])}?" if close else ""

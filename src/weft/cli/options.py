@@ -42,7 +42,7 @@ _BESIDE_ITS_HEAD = 65
 
 
 def examples(*commands: str) -> str:
-    """The epilogue of a help page: one or several example commands, each whole on one line."""
+    """Return the epilogue of a help page: one or several example commands, each whole on one line."""
     if len(commands) == 1 and len(commands[0]) <= _BESIDE_ITS_HEAD:
         return f"Example: {commands[0]}"
     head = "Example:" if len(commands) == 1 else "Examples:"
@@ -136,7 +136,7 @@ def on_machine(function: F) -> F:
 
 
 def _parse_option(name: str, text: str) -> tuple[str, Any]:
-    """The argument and the value of an option of the running command; UnknownNameError for another name."""
+    """Return the argument and the value of an option of the running command; UnknownNameError for another name."""
     context = click.get_current_context()
     exposed = (one for one in context.command.params if isinstance(one, click.Option) and one.expose_value)
     known = {one.opts[0].lstrip("-").replace("-", "_"): one for one in exposed if one.name not in _NOT_AGAINST}
@@ -210,20 +210,20 @@ def refuse_given(because: str, *names: str) -> None:
 
 
 def typed_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that stand on the command line, without those that have their defaults."""
+    """Return the options that stand on the command line, without those that have their defaults."""
     context = click.get_current_context()
     typed_in = ParameterSource.COMMANDLINE
     return {name: value for name, value in options.items() if context.get_parameter_source(name) is typed_in}
 
 
 def against_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options whose values --against changed from those of the command line."""
+    """Return the options whose values --against changed from those of the command line."""
     asked = click.get_current_context().params
     return {name: value for name, value in options.items() if value != asked.get(name)}
 
 
 def drop_none(**options: Any) -> dict[str, Any]:
-    """The options that are not None; the others keep their Python defaults."""
+    """Return the options that are not None; the others keep their Python defaults."""
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -236,7 +236,7 @@ def field_options(owner: type, *names: str, **types: click.ParamType) -> Callabl
 
 
 def fields_in(owner: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are fields of a dataclass."""
+    """Return the options that are fields of a dataclass."""
     return {name: value for name, value in options.items() if name in owner.__dataclass_fields__}
 
 
@@ -256,7 +256,7 @@ def _option(one: Described, given: click.ParamType | None) -> Callable[[F], F]: 
 
 
 def _kind(one: Described) -> click.ParamType:  # type: ignore[type-arg]
-    """The type of an option: a choice, a whole number in its range, numbers with commas between, or a name."""
+    """Return the type of an option: a choice, a whole number in its range, numbers with commas between, or a name."""
     if isinstance(one.declared.names, str):  # of a higher package: imported when a shell completes them
         return Value("NAME", str, lambda: one.choices)
     if one.choices:

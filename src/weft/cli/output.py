@@ -142,7 +142,7 @@ def _traces_of(run: Timeline | None) -> Traces | None:
 
 
 def json_of(answer: Answer, **more: Any) -> Save:
-    """A function that writes an answer as JSON, with `more` added to its keys."""
+    """Return a function that writes an answer as JSON, with `more` added to its keys."""
     return lambda file: write_json(file, {**answer.report().record(), **more})
 
 
@@ -198,7 +198,7 @@ def folder_option(help_text: str, *files: str, flag: str = "--out") -> Option:
 def _option(
     flag: str, field: str, metavar: str, help_text: str, check: Callable[[click.Context, click.Parameter, Path], Path]
 ) -> Option:
-    """An option whose checked path becomes a field of the command's `Outputs`."""
+    """Return an option whose checked path becomes a field of the command's `Outputs`."""
 
     def keep(context: click.Context, option: click.Parameter, path: Path | None) -> None:
         if path is not None and not context.resilient_parsing:
@@ -246,7 +246,7 @@ def shows(file: str = "", *, csv: str = "", out: str = "", trace: str = "") -> O
 
 
 def _list_traces(answer: Answer) -> Traces:
-    """What writes the trace of a step, or of a graph's; InputError for an answer that has none."""
+    """Return what writes the trace of a step, or of a graph's; InputError for an answer that has none."""
     from weft import view
 
     writers = {"step": view.write_step_trace, "graph step": view.write_graph_trace}

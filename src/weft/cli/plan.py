@@ -44,7 +44,7 @@ def _parse_fixes(context: click.Context, option: click.Parameter, texts: tuple[s
 
 
 def _choices(name: str, text: str) -> list[Any]:
-    """The values of a field that --fix allows."""
+    """Return the values of a field that --fix allows."""
     if name == "overlap":
         return [overlap_of(text)]
     if name == "cuda_graph_modules":

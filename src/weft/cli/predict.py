@@ -128,7 +128,7 @@ def gemm(
 
 
 def _gemms(gpu: Gpu, shapes: cases.Shapes, options: RunOptions, harness: BenchmarkProtocol) -> Predicted:
-    """The GEMMs on a GPU, with the rate that they reach [TFLOP/s]."""
+    """Return the GEMMs on a GPU, with the rate that they reach [TFLOP/s]."""
     dtypes = shapes["dtype"]
     seconds, bound = np.empty(dtypes.size), np.empty(dtypes.size, dtype="<U7")
     parts: dict[str, Any] = {}
@@ -262,7 +262,7 @@ def exchange(
     dtype: str | None,
     compute_units: int | None,
 ) -> None:
-    """Predict one exchange of tokens between the ranks that share a layer's experts, as libraries carry it out.
+    """Predict one dispatch or combine between the ranks that share a layer's experts, as libraries carry it out.
 
     4096x7168,top8/256: each rank has 4096 tokens of 7168 elements, each of which goes to 8 of 256 experts. Operations
     are dispatch, combine, combine_low_precision and prepare; routing is even. With ",reach4/8" a token's experts are of
@@ -381,7 +381,7 @@ def overlap(
     methods: Sequence[str] | None,
     options: RunOptions,
 ) -> None:
-    """Predict a GEMM M,N,K split over GPUs and its collective, one after the other and under overlap methods.
+    """Predict a GEMM M,N,K split over GPUs and its collective, serially and under overlap methods.
 
     An all-gather of A's rows comes before the GEMM (ag_gemm), or the reduce-scatter or all-reduce of its output after
     it (gemm_rs, gemm_ar). M, N and K are of the whole GEMM. Times hold what frameworks add; each has the mean error of

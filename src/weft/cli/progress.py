@@ -25,7 +25,7 @@ QUIET_S = 10.0
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Progress]:
-    """A progress bar on stderr; without a terminal, lines at the start, at the end and every ten seconds."""
+    """Yield a progress bar on stderr; without a terminal, lines at the start, at the end and every ten seconds."""
     from rich import progress as rich
     from rich.console import Console
 
@@ -98,7 +98,7 @@ class _Left:
         self._step = done, total
 
     def text(self, now: float) -> str:
-        """The time left as ", about 40 s left"; empty while nothing is finished, and at the end."""
+        """Return the time left as ", about 40 s left"; empty while nothing is finished, and at the end."""
         done, total = self._step
         fresh = done - self._already
         if not fresh or done >= total:
@@ -162,7 +162,7 @@ class _Lines:
 
 
 def _duration(seconds: float) -> str:
-    """A duration in words, at least a second: "40 s", "12 min", "3.5 h"."""
+    """Return a duration in words, at least a second: "40 s", "12 min", "3.5 h"."""
     if seconds < 99.5:
         return f"{max(seconds, 1):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

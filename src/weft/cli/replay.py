@@ -118,7 +118,7 @@ def replay(
 
 
 def _system(gpu: Gpu, gpus: int, slow: int | None) -> System:
-    """The GPUs, of which one may run at half the clock; InputError for one that is not there."""
+    """Return the GPUs, of which one may run at half the clock; InputError for one that is not there."""
     if slow is None:
         return weft.system(gpu, gpus=gpus)
     if slow >= gpus:
@@ -127,7 +127,7 @@ def _system(gpu: Gpu, gpus: int, slow: int | None) -> System:
 
 
 def _form_of(overlap: str) -> Form:
-    """The form that an overlap joins, an all-reduce behind the GEMM if it joins that, too."""
+    """Return the form that an overlap joins, an all-reduce behind the GEMM if it joins that, too."""
     forms = OVERLAPS[overlap].forms if overlap in OVERLAPS else ()
     return "ag_gemm" if forms == ("ag_gemm",) else "gemm_ar"
 

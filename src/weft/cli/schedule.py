@@ -46,7 +46,7 @@ def schedule() -> None:
 
 
 def _time_options(default: str | None) -> Callable[[F], F]:
-    """Times and memory of the stages."""
+    """Return times and memory of the stages."""
     more: dict[str, Any] = {"required": True} if default is None else {"default": default}
     listed = ", for all stages or one for each, as 2ms,3ms"
 

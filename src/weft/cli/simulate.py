@@ -266,7 +266,7 @@ def _sublayer_graph(
     form: Form | None,
     tp: int,
 ) -> Graph:
-    """The sub-layer of a model, or that of a GEMM, in its form; InputError if both are given."""
+    """Return the sub-layer of a model, or that of a GEMM, in its form; InputError if both are given."""
     if gemm is None:
         if form == "ag_gemm":
             raise InputError("sub-layers of models end with a collective; give --form ag_gemm a --gemm M,N,K")
@@ -504,7 +504,7 @@ def _strategies(
     copies: DmaCopies | None,
     first: Launched | None,
 ) -> list[CoRunStrategy]:
-    """The co-run strategies of a name or "all"; of several, each takes the options that suit its driver."""
+    """Return the co-run strategies of a name or "all"; of several, each takes the options that suit its driver."""
     named = None if name == ALL else find_strategy(find_simulated(name).name)
     if named is None and name != ALL:
         raise InputError(

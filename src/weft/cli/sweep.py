@@ -50,7 +50,7 @@ class _FileFirst(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the arguments name, or `run` with all of them."""
+        """Return the command that the arguments name, or `run` with all of them."""
         return super().resolve_command(ctx, args if args[0] in self.commands else ["run", *args])
 
 

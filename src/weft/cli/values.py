@@ -21,7 +21,7 @@ class Value(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.
         self.name, self.read, self.known = metavar, read, known
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """The placeholder of the value on a help page."""
+        """Return the placeholder of the value on a help page."""
         return self.name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -29,7 +29,7 @@ class Value(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.
         return self.read(value) if isinstance(value, str) else value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The known names that begin with the last name typed, or files if the value can be a file."""
+        """Return the known names that begin with the last name typed, or files if the value can be a file."""
         before, comma, begun = incomplete.rpartition(",")
         found = [CompletionItem(f"{before}{comma}{name}") for name in self.known() if name.startswith(begun)]
         return found or ([CompletionItem(incomplete, type="file")] if "FILE" in self.name else [])
@@ -39,7 +39,7 @@ class Count(click.IntRange):
     """A whole number in a range."""
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """The placeholder of the value on a help page."""
+        """Return the placeholder of the value on a help page."""
         return "N"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -51,7 +51,7 @@ class Count(click.IntRange):
         return number
 
     def _describe_range(self) -> str:
-        """The range on a help page, unless it only keeps numbers within what libraries index."""
+        """Return the range on a help page, unless it only keeps numbers within what libraries index."""
         return "" if self.max == LARGEST_COUNT else f"{self.min} to {self.max}"
 
 
@@ -151,7 +151,7 @@ def _gpu(text: str) -> Any:
 
 
 def name_doubtful_values(machine: Any) -> Any:
-    """A GPU or a system, after its doubtful values were named on standard error, each once."""
+    """Return a GPU or a system, after its doubtful values were named on standard error, each once."""
     context = click.get_current_context(silent=True)
     said = set() if context is None else context.meta.setdefault(__name__, set())
     for doubt in getattr(machine, "gpu", machine).doubts:
@@ -162,7 +162,7 @@ def name_doubtful_values(machine: Any) -> Any:
 
 
 def _overlap_name(text: str) -> str:
-    """The name of an overlap; one in a file, like "mine.py:Mine", is imported first."""
+    """Return the name of an overlap; one in a file, like "mine.py:Mine", is imported first."""
     if ":" not in text:
         return text
     from weft.overlaps import OVERLAPS

@@ -20,29 +20,29 @@ class Renderer(Protocol):
     """Writes answers for people: as text, HTML for a notebook, or a whole page."""
 
     def report(self, answer: Any) -> Report[Any]:
-        """What an answer shows."""
+        """Return what an answer shows."""
 
     def table(self, answer: Any) -> Table:
-        """The main table of an answer."""
+        """Return the main table of an answer."""
 
     def figure(self, answer: Any) -> Any:
-        """The main figure of an answer; InputError for one with nothing to draw."""
+        """Return the main figure of an answer; InputError for one with nothing to draw."""
 
     def page(self, answer: Any) -> str:
-        """The page of an answer, as HTML."""
+        """Return the page of an answer, as HTML."""
 
     def words(self, answer: Any) -> str:
-        """An answer as text, its tables cut off after some rows."""
+        """Return an answer as text, its tables cut off after some rows."""
 
     def html(self, answer: Any) -> str:
-        """An answer as HTML for a notebook."""
+        """Return an answer as HTML for a notebook."""
 
 
 class Record:
     """Something with a record as plain data: by default its fields; a class with more to tell overrides `to_dict`."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The object as plain data for JSON."""
+        """Return the object as plain data for JSON."""
         return {each.name: plain(getattr(self, each.name)) for each in fields(cast("Any", self))}
 
 
@@ -52,12 +52,12 @@ def to_plain(**values: Any) -> dict[str, Any]:
 
 
 def in_microseconds(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Return times [s] by name in microseconds."""
+    """Return the times [s] by name in microseconds."""
     return {key: each * 1e6 for key, each in seconds.items()}
 
 
 def plain(value: Any) -> Any:
-    """A value as data for JSON: arrays and sequences as lists, records and named tuples by their fields."""
+    """Return a value as data for JSON: arrays and sequences as lists, records and named tuples by their fields."""
     if isinstance(value, Record):
         return value.to_dict()
     if isinstance(value, Mapping):
@@ -89,16 +89,16 @@ class Answer(Record):
         return {}
 
     def report(self) -> Report[Any]:
-        """What the result shows: `sentences`, `tables`, `figures` and `notes`."""
+        """Return what the result shows: `sentences`, `tables`, `figures` and `notes`."""
         return _renderer().report(self)
 
     def to_pandas(self) -> Any:
-        """The result's table as a pandas DataFrame, a column per value."""
+        """Return the result's table as a pandas DataFrame, a column per value."""
         pandas = import_module("pandas")
         return pandas.DataFrame(_renderer().table(self).records())
 
     def plot(self) -> Any:
-        """The result's figure, which notebooks draw; its `svg()` and `png()` return the picture.
+        """Return the result's figure, which notebooks draw; its `svg()` and `png()` return the picture.
 
         Raises InputError for a result with nothing to draw.
         """

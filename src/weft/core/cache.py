@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def cache_root() -> Path:
-    """The folder of all caches of Weft: $WEFT_CACHE, or `weft` in the user's cache folder."""
+    """Return the folder of all caches of Weft: $WEFT_CACHE, or `weft` in the user's cache folder."""
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get("WEFT_CACHE") or caches / "weft")
 

@@ -169,7 +169,7 @@ class Part(BaseModel):
 
     @classmethod
     def from_table(cls, content: Mapping[str, Any], place: str) -> Self:
-        """The part that a table of a file describes; ConfigError for a wrong, an unknown or a missing value."""
+        """Return the part that a table of a file describes; ConfigError for a wrong, an unknown or a missing value."""
         try:
             return cls.model_validate(dict(content))
         except ValidationError as error:
@@ -187,12 +187,12 @@ class Provenance(Part):
 
 
 def set_by_user(text: str, where: str = "") -> Provenance:
-    """The provenance of a value that the user changed."""
+    """Return the provenance of a value that the user changed."""
     return Provenance(text=text, kind="set by user", source=f"set by the user{where}")
 
 
 def changes(provenance: Mapping[str, Provenance]) -> tuple[str, ...]:
-    """The values that the user set, as texts such as "memory.bandwidth = 2 TB/s"."""
+    """Return the values that the user set, as texts such as "memory.bandwidth = 2 TB/s"."""
     return tuple(f"{path} = {p.text}" for path, p in provenance.items() if p.kind == "set by user")
 
 
@@ -244,7 +244,7 @@ def check_path(path: object, known: Collection[str]) -> None:
 
 
 def unknown_key(path: object, known: Collection[str], file: str | None = None) -> ConfigError:
-    """The error for an unknown key; it names the nearest known keys."""
+    """Return the error for an unknown key; it names the nearest known keys."""
     if not isinstance(path, str):
         return ConfigError(f"{show_value(path)} is no path; give one like '{next(iter(known))}'", file)
     inside = [name for name in known if name.startswith(f"{path}.")]
@@ -333,7 +333,7 @@ def translate_error(error: ValidationError, known: Collection[str], file: str | 
 
 
 def broken_rule(sentence: str) -> PydanticCustomError:
-    """The error that a validator raises for values that contradict each other."""
+    """Return the error that a validator raises for values that contradict each other."""
     return PydanticCustomError("rule", "{sentence}", {"sentence": sentence})
 
 
@@ -347,12 +347,12 @@ class Whole(Part):
             raise translate_error(error, tuple(type(self).model_fields)) from None
 
     def _with(self, **values: Any) -> Self:
-        """A validated copy with some fields replaced."""
+        """Return a validated copy with some fields replaced."""
         return type(self)(**{**_field_values(self), **values})
 
 
 def _field_values(item: Whole) -> dict[str, Any]:
-    """The values of the fields; what was computed from them and kept is left out."""
+    """Return the values of the fields; what was computed from them and kept is left out."""
     return {name: getattr(item, name) for name in type(item).model_fields}
 
 
@@ -383,7 +383,7 @@ class Sourced(Whole):
     @classmethod
     @cache
     def rules(cls) -> Rules:
-        """Every settable path in the order of the fields, with the rule of its number."""
+        """Return every settable path in the order of the fields, with the rule of its number."""
         return {**{path: rule for path, rule, _ in _fields(cls) if rule}, **dict.fromkeys(cls._texts)}
 
     def value(self, path: str) -> Any:
@@ -395,7 +395,7 @@ class Sourced(Whole):
             raise ConfigError(f"{self.name} has no such value", None, path) from None
 
     def text(self, path: str) -> str:
-        """The value at `path` as a user would write it."""
+        """Return the value at `path` as a user would write it."""
         value, rule = self.value(path), self.rules()[path]
         if rule is not None:
             return rule.format(value)
@@ -407,7 +407,7 @@ class Sourced(Whole):
         return changes(self.provenance)
 
     def replace(self, values: Mapping[str, Any]) -> Self:
-        """A copy with the values at the given paths replaced, such as {"memory.bandwidth": "2 TB/s"}.
+        """Return a copy with the values at the given paths replaced, such as {"memory.bandwidth": "2 TB/s"}.
 
         Raises ConfigError for an unknown path (naming the nearest), a missing unit, or a broken rule.
         """
@@ -539,12 +539,12 @@ class Shelf:
     flags: tuple[str, ...] = ()
 
     def names(self) -> list[str]:
-        """Names of the packaged files, sorted."""
+        """Return the names of the packaged files, sorted."""
         files = (resources.files(self.package) / self.folder).iterdir()
         return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
     def read(self, name_or_path: str | Path) -> Description:
-        """The description with that name, or in that TOML file.
+        """Return the description with that name, or in that TOML file.
 
         Raises UnknownNameError, InputError or ConfigError.
         """
@@ -605,11 +605,11 @@ class Shelf:
 
 
 def is_file(name_or_path: str | Path) -> bool:
-    """Whether a user means a file rather than a name."""
+    """Return whether a user means a file rather than a name."""
     text = str(name_or_path)
     return isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text
 
 
 def file_label(file: Path | Traversable) -> str:
-    """The name of a file in messages: the path that the user gave, or the name of a packaged file."""
+    """Return the name of a file in messages: the path that the user gave, or the name of a packaged file."""
     return str(file) if isinstance(file, Path) and not file.is_absolute() else file.name

@@ -50,7 +50,7 @@ class Contrast(Answer):
         return any(getattr(answer, "overloaded", False) for answer in self.answers.values())
 
     def speedup(self, label: str) -> float:
-        """How many times as fast as the first answer another one is; under overload, how many times its rate."""
+        """Return how many times as fast as the first answer another one is; under overload, how many times its rate."""
         if self.has_overload:
             return float(self.answers[label].requests_per_s) / float(self.first.requests_per_s)
         return float(self.first.seconds) / float(self.answers[label].seconds)

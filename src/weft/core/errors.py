@@ -57,7 +57,7 @@ def join_or(names: Sequence[str]) -> str:
 
 
 def show_value(value: object) -> str:
-    """A short text of a value of any type, for messages."""
+    """Return a short text of a value of any type, for messages."""
     if value is None or isinstance(value, str | bytes | int | float):
         try:
             text = repr(value)
@@ -81,7 +81,7 @@ def check_name(kind: str, name: object, known: Collection[str], listed: bool = F
 
 
 def is_whole(value: object) -> bool:
-    """Whether a value is a whole number; False for booleans."""
+    """Return whether a value is a whole number; False for booleans."""
     return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
 
 

@@ -55,7 +55,7 @@ def declare(value: Any, help: str, **more: Any) -> Any:
 
 
 def redeclare(owner: type, name: str, value: Any = MISSING, **changed: Any) -> Any:
-    """A field of a subclass as `owner` declares it, with another default, or another part of its declaration."""
+    """Return a field of a subclass as `owner` declares it, with another default, or another part of its declaration."""
     one = next(each for each in fields(owner) if each.name == name)
     about = replace(one.metadata[_KEY], **changed)
     return declare(one.default if value is MISSING else value, **vars(about))
@@ -88,7 +88,7 @@ class Described:
 
 @cache
 def describe_fields(owner: Any) -> dict[str, Described]:
-    """The declared fields of a dataclass by name, in order."""
+    """Return the declared fields of a dataclass by name, in order."""
     return {one.name: one for one in _describe_each(owner)}
 
 

@@ -128,7 +128,7 @@ def release() -> None:
 
 
 def _place(path: str | os.PathLike[str]) -> str | None:
-    """The resolved path that identifies a file; None for devices and pipes, which several options may write."""
+    """Return the resolved path that identifies a file; None for devices and pipes, which several options may write."""
     try:
         real = Path(os.path.realpath(path))
     except ValueError:  # a null byte, or half of a character
@@ -196,7 +196,7 @@ def _place_part(part: Path, target: Path) -> None:
 
 @contextmanager
 def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place when the context ends well, and is removed otherwise.
+    """Yield a temporary file beside `path` that takes its place when the context ends well, and is removed otherwise.
 
     Raises:
         OutputError: the file cannot be written there; what stood there before is untouched.
@@ -469,7 +469,7 @@ GZIP = b"\x1f\x8b"
 
 
 def _unpack(content: bytes, path: str | os.PathLike[str], at_most: int) -> bytes:
-    """A file's content, unpacked if it is compressed.
+    """Return a file's content, unpacked if it is compressed.
 
     Raises InputError for more than `at_most` bytes, ConfigError for content that is cut off or damaged.
     """
@@ -539,7 +539,7 @@ class Unpacked:
         self._raw.close()
 
     def read(self, size: int) -> bytes:
-        """The next bytes, at most `size`; none at the end of the file."""
+        """Return the next bytes, at most `size`; none at the end of the file."""
         try:
             data = self._file.read(size)
         except (OSError, EOFError, zlib.error) as error:
@@ -706,7 +706,7 @@ def _try_folder(folder: Path) -> None:
 
 
 def data_folder(given: str | os.PathLike[str] | None = None) -> Path:
-    """The folder (or file) with measurements: `given`, else WEFT_DATA, else ../shared/data beside the project.
+    """Return the folder (or file) with measurements: `given`, else WEFT_DATA, else ../shared/data beside the project.
 
     Raises InputError if there is none.
     """

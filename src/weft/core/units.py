@@ -64,7 +64,7 @@ _QUANTITY = re.compile(r"\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3
 
 
 def example(dimension: Dimension) -> str:
-    """A well-formed quantity of `dimension`, for messages and help texts."""
+    """Return a well-formed quantity of `dimension`, for messages and help texts."""
     return _EXAMPLES[dimension]
 
 
@@ -113,7 +113,7 @@ def parse_shape(text: str) -> tuple[int, int, int]:
 
 
 def parse_collective(text: str) -> tuple[str, int]:
-    """The name and size [bytes] of a collective in a text such as "all_reduce:256MiB".
+    """Return the name and size [bytes] of a collective in a text such as "all_reduce:256MiB".
 
     Raises InputError if one is missing or the size is 0.
     """
@@ -127,12 +127,12 @@ def parse_collective(text: str) -> tuple[str, int]:
 
 
 def shorten_digits(digits: str) -> str:
-    """A number for messages: if it is long, its first digits and how many digits it has."""
+    """Return a number for messages: if it is long, its first digits and how many digits it has."""
     return digits if len(digits) <= 24 else f"{digits[:8]}... ({len(digits)} digits)"
 
 
 def common_unit(texts: Sequence[str]) -> tuple[list[float], str]:
-    """The numbers of some quantities in the unit of the first one, and that unit.
+    """Return the numbers of some quantities in the unit of the first one, and that unit.
 
     Raises UnitError for invalid quantities, and for several dimensions.
 
@@ -189,12 +189,12 @@ def format(value: float, dimension: Dimension | str, digits: int = 15) -> str:
 
 
 def count_words(count: int, what: str) -> str:
-    """A number of things: "1 wave", "2 waves"."""
+    """Return a number of things: "1 wave", "2 waves"."""
     return f"{count} {what}" + "s" * (count != 1)
 
 
 def format_bytes(value: float, digits: int = 15) -> str:
-    """A capacity [bytes]: binary prefix where that is exact ("16 MiB"), else decimal ("16 MB")."""
+    """Return a capacity [bytes]: binary prefix where that is exact ("16 MiB"), else decimal ("16 MB")."""
     decimal = {f"{prefix}B": factor for prefix, factor in _DECIMAL.items()}
     binary = {f"{prefix}B": factor for prefix, factor in _BINARY.items() if factor <= abs(value)}
     if binary and math.isfinite(value):
@@ -205,17 +205,17 @@ def format_bytes(value: float, digits: int = 15) -> str:
 
 
 def format_rate(value: float, digits: int = 15) -> str:
-    """A data rate [bytes/s] with a decimal prefix: "1.024 TB/s"."""
+    """Return a data rate [bytes/s] with a decimal prefix: "1.024 TB/s"."""
     return _scale_unit(value, {f"{prefix}B/s": factor for prefix, factor in _DECIMAL.items()}, digits)
 
 
 def format_time(value: float, digits: int = 15) -> str:
-    """A duration [seconds] with the prefix that suits it: "143 ns"."""
+    """Return a duration [seconds] with the prefix that suits it: "143 ns"."""
     return _scale_unit(value, {f"{prefix}s": factor for prefix, factor in _SMALL.items()}, digits)
 
 
 def format_frequency(value: float, digits: int = 15) -> str:
-    """A frequency [hertz] with a decimal prefix: "1.4 GHz"."""
+    """Return a frequency [hertz] with a decimal prefix: "1.4 GHz"."""
     return _scale_unit(value, {f"{prefix}Hz": factor for prefix, factor in _DECIMAL.items()}, digits)
 
 
@@ -231,5 +231,5 @@ def _scale_unit(value: float, units: Mapping[str, Fraction], digits: int) -> str
 
 
 def to_fs(seconds: float) -> int:
-    """A duration [seconds] in whole femtoseconds, rounded half to even."""
+    """Return a duration [seconds] in whole femtoseconds, rounded half to even."""
     return round(Fraction(seconds) * FS_PER_S)

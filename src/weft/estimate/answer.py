@@ -69,7 +69,7 @@ class Estimate(Answer):
         return _case(self, np.shape(self.seconds), place)
 
     def to_dict(self) -> dict[str, Any]:
-        """Seconds, bound and parts as plain data: numbers and words, or nested lists of them."""
+        """Return the seconds, bound and parts as plain data: numbers and words, or nested lists of them."""
         return {
             "seconds": _to_lists(self.seconds),
             "bound": _to_lists(self.bound),
@@ -113,12 +113,12 @@ class Parameter:
 
 
 def floats(size: object) -> FloatArray:
-    """A dimension, or a number computed from dimensions, as an array of floats."""
+    """Return a dimension, or a number computed from dimensions, as an array of floats."""
     return np.asarray(size, dtype=np.float64)
 
 
 def from_parts(parts: Parts, by: npt.NDArray[np.str_] | None = None) -> Estimate:
-    """The estimate whose seconds are the sum of `parts`, with the bound that has the largest share of them."""
+    """Return the estimate whose seconds are the sum of `parts`, with the bound that has the largest share of them."""
     stacked = np.stack(np.broadcast_arrays(*parts.values()))
     seconds = stacked.sum(axis=0)
     shares: dict[Bound, FloatArray] = {}
@@ -131,7 +131,7 @@ def from_parts(parts: Parts, by: npt.NDArray[np.str_] | None = None) -> Estimate
 
 
 def slowest(times: Parts) -> dict[str, FloatArray]:
-    """The longest of several parts that overlap, under its own name; the other parts are 0."""
+    """Return the longest of several parts that overlap, under its own name; the other parts are 0."""
     stacked = np.stack(np.broadcast_arrays(*times.values()))
     longest = stacked.argmax(axis=0)
     return {name: np.where(longest == place, stacked[place], 0.0) for place, name in enumerate(times)}
@@ -150,7 +150,7 @@ def blend_parts(times: Parts, power: float) -> dict[str, FloatArray]:
 
 
 def in_sequence(steps: Sequence[Estimate]) -> Estimate:
-    """Estimates one after the other: seconds and parts add up; the bound is that of the longest."""
+    """Estimates in sequence: seconds and parts add up; the bound is that of the longest."""
     every = side_by_side(steps)
     longest = every.seconds.argmax(axis=0)
     return Estimate(

@@ -40,7 +40,7 @@ class _Generation(NamedTuple):
 
     `operations` are vector operations: scale and subtraction, maximum, sum, conversion, and its share of rescaling the
     output. `exponentials` are those on special-function units, which run beside the vector units if `beside`, else in
-    turn with them. `hidden` is the share of the shorter of products and softmax that runs beside the longer.
+    turn with them. `hidden` is the share of the shorter of products and softmax that runs concurrently with the longer.
     """
 
     operations: float
@@ -92,7 +92,7 @@ def _older(op: Attention, gpu: Gpu) -> _OlderKernel:
 
 
 def attention(op: Attention, machine: Target) -> Estimate:
-    """The time of attention or of its gradient: of separate kernels in sequence, or of one fused kernel.
+    """Return the time of attention or of its gradient: of separate kernels in sequence, or of one fused kernel.
 
     Masked attention skips the tiles that no query sees. With few queries the keys are split among workgroups until
     every compute unit has work. Query heads that share keys and values are packed into common tiles and read them once
@@ -107,7 +107,7 @@ def attention(op: Attention, machine: Target) -> Estimate:
 
 
 def _forward(op: Attention, machine: Target) -> Estimate:
-    """The fused kernel: workgroups hold queries, and go through the keys that these see."""
+    """Return the fused kernel: workgroups hold queries, and go through the keys that these see."""
     gpu, units = machine.gpu, machine.gpu.compute.compute_units
     query, keys, size = floats(op.query), floats(op.keys), DTYPE_BYTES[op.dtype]
     count, kv_count = floats(op.batch) * op.heads, floats(op.batch) * op.key_heads
@@ -171,7 +171,7 @@ def _spread(workgroups: FloatArray, units: int, total: FloatArray, longest: Floa
 def _context(
     op: Attention, machine: Target, how: Mapping[str, float], own: Mapping[str, float]
 ) -> dict[str, FloatArray]:
-    """A prompt's kernel: workgroups hold `tile` query rows, of one head or of all that share keys (`packed`)."""
+    """Return a prompt's kernel: workgroups hold `tile` query rows, of one head or of all that share keys (`packed`)."""
     gpu, units = machine.gpu, machine.gpu.compute.compute_units
     query, keys, widths = floats(op.query), floats(op.keys), floats(op.head) + op.value_head
     count, kv_count = floats(op.batch) * op.heads, floats(op.batch) * op.key_heads
@@ -257,7 +257,7 @@ _STEP_BYTES = 512
 
 
 def _gradient(op: Attention, machine: Target) -> Estimate:
-    """The gradient's kernels: workgroups hold keys and values, and go through the queries that see them.
+    """Return the gradient's kernels: workgroups hold keys and values, and go through the queries that see them.
 
     A kernel before it multiplies the output and its gradient; gradients of queries are added up in fp32 in the cache
     and converted by a kernel behind it; so are those of keys and values if query heads share them.
@@ -305,7 +305,7 @@ def _kernel(kernel: Gemm | Streaming, machine: Target) -> Estimate:
 
 
 def _computed_share(op: Attention, tile: int) -> FloatArray:
-    """Share of the scores that tiles compute: those that a mask keeps, and whole tiles along its edges."""
+    """Return the share of the scores that tiles compute: those that a mask keeps, and whole tiles along its edges."""
     query, keys = floats(op.query), floats(op.keys)
     edges = np.where(floats(op.window) > 0, 2.0, 1.0) * np.minimum(query, tile) / 2
     share: FloatArray = np.minimum((floats(op.pairs) / query + edges) / keys, 1.0)
@@ -313,7 +313,7 @@ def _computed_share(op: Attention, tile: int) -> FloatArray:
 
 
 def _key_share(op: Attention) -> FloatArray:
-    """Share of the keys that some query sees."""
+    """Return the share of the keys that some query sees."""
     reach = np.where(floats(op.window) > 0, floats(op.window) + op.query, floats(op.keys))
     share: FloatArray = np.minimum(reach / op.keys, 1.0)
     return share

@@ -55,11 +55,11 @@ _TREE_STAGES = 4
 
 _TWO_STAGES = 3.0
 """Exponent at which the links inside a node and the network between nodes, stages of one pipeline, combine
-[assumed; 1 is one after the other, infinity the slower alone]."""
+[assumed; 1 is serial, infinity the slower alone]."""
 
 
 def across(algorithm: Algorithm, protocol: Protocol, size: FloatArray, group: RankGroup) -> Parts:
-    """A collective of ranks on several nodes."""
+    """Return a collective of ranks on several nodes."""
     if algorithm is Algorithm.PAIRWISE:
         return _pairwise(protocol, size, group)
     if algorithm is Algorithm.NVLS_TREE:
@@ -118,7 +118,7 @@ def _tree(protocol: Protocol, size: FloatArray, group: RankGroup) -> Parts:
 
 
 def _switched_tree(size: FloatArray, group: RankGroup) -> Parts:
-    """The switch reduces in each node, a tree joins the nodes (NVLS-Tree)."""
+    """Return the switch reduces in each node, a tree joins the nodes (NVLS-Tree)."""
     local, nodes = group.per_node, group.nodes
     hops = 2 * np.ceil(np.log2(nodes)) * _hop(group)
     start = np.full_like(size, _launch(group) + hops)
@@ -148,7 +148,7 @@ def _ring(protocol: Protocol, size: FloatArray, group: RankGroup) -> Parts:
 
 
 def _pairwise(protocol: Protocol, size: FloatArray, group: RankGroup) -> Parts:
-    """All pairs at once: traffic between nodes shares each GPU's adapter, traffic inside a node the links."""
+    """Return all pairs at once: traffic between nodes shares each GPU's adapter, traffic inside a node the links."""
     local, ranks = group.per_node, group.ranks
     outside = size * (ranks - local) / ranks / (group.fabric.nic * group.value("network.efficiency"))
     if begins := group.fabric.nic_exchange:
@@ -168,7 +168,7 @@ _ONESHOT_BYTES = 8 * MiB
 
 
 def collective(op: Collective, machine: Target) -> Estimate:
-    """How long a collective takes [s], what bounds it, and by which algorithm and protocol it runs.
+    """Return how long a collective takes [s], what bounds it, and by which algorithm and protocol it runs.
 
     The harness may name a server's library: its custom all-reduce in one node, and the vendor's library for all else.
     Raises InputError for ranks that cannot be spread evenly over the nodes, for an algorithm that the library does not
@@ -185,7 +185,7 @@ def collective(op: Collective, machine: Target) -> Estimate:
 
 
 def _different(values: npt.ArrayLike) -> list[int]:
-    """The different whole numbers of an array, in order; unlike np.unique, without loading np.ma."""
+    """Return the different whole numbers of an array, in order; unlike np.unique, without loading np.ma."""
     return sorted({*np.ravel(values).tolist()})
 
 
@@ -198,7 +198,7 @@ def _fill(parts: dict[str, FloatArray], cases: npt.NDArray[np.bool_], times: Par
 
 
 def _among(ranks: int, size: FloatArray, op: Collective, machine: Target) -> tuple[Parts, Names]:
-    """The parts of every size [s] for one number of ranks, and the algorithm that is used."""
+    """Return the parts of every size [s] for one number of ranks, and the algorithm that is used."""
     harness, nodes = machine.harness, machine.nodes(ranks)
     group = _group(ranks, nodes, op, machine)
     if harness.driver is Driver.DMA:
@@ -228,7 +228,7 @@ def _among(ranks: int, size: FloatArray, op: Collective, machine: Target) -> tup
 
 
 def _ways(size: FloatArray, group: RankGroup, floating: bool, machine: Target) -> tuple[IntArray, IntArray]:
-    """The `Algorithm` and `Protocol` of each size: the library's choice, or the one that the harness names."""
+    """Return the `Algorithm` and `Protocol` of each size: the library's choice, or the one that the harness names."""
     profile, wanted = group.profile, machine.harness.algorithm
     first, second = parsed_way(wanted)
     if first is not None:
@@ -255,7 +255,7 @@ def _ways(size: FloatArray, group: RankGroup, floating: bool, machine: Target) -
 def _rings(
     algorithm: IntArray, protocol: IntArray, size: FloatArray, group: RankGroup, harness: BenchmarkProtocol
 ) -> tuple[IntArray, IntArray]:
-    """The ring and protocol of each size where channels or compute units are given: the library's best ring.
+    """Return the ring and protocol of each size where channels or compute units are given: the library's best ring.
 
     Raises InputError for collectives without a ring, several nodes, and channels or units that cannot be.
     """
@@ -293,7 +293,7 @@ def _in_rounds(protocol: Protocol, size: FloatArray, group: RankGroup, harness: 
 
 
 def _group(ranks: int, nodes: int, op: Collective, machine: Target) -> RankGroup:
-    """The ranks with their links, and the library's profile for its release and for the clock of the GPUs."""
+    """Return the ranks with their links, and the library's profile for its release and for the clock of the GPUs."""
     fabric, harness = machine.fabric, machine.harness
     library = harness.library or ("rccl" if fabric.gpu.vendor == "amd" else "nccl")
     known = harness.profile or profile_for(fabric.gpu.name, fabric.gpu.architecture, library)
@@ -305,7 +305,7 @@ def _group(ranks: int, nodes: int, op: Collective, machine: Target) -> RankGroup
 def _form(
     algorithm: Algorithm, protocol: Protocol, size: FloatArray, group: RankGroup, harness: BenchmarkProtocol
 ) -> Parts:
-    """The parts [s] of the sizes that one algorithm and protocol serve."""
+    """Return the parts [s] of the sizes that one algorithm and protocol serve."""
     if group.nodes > 1:
         whole = algorithm is Algorithm.PAIRWISE and group.name == "send_recv" and group.ranks == 2
         return across(algorithm, protocol, 2 * size if whole else size, group)
@@ -334,7 +334,7 @@ def _no_faster_than_the_wire(parts: Parts, protocol: Protocol, size: FloatArray,
 
 
 def _or_oneshot(parts: Parts, by: Names, size: FloatArray, group: RankGroup) -> tuple[dict[str, FloatArray], Names]:
-    """The one-shot all-reduce where it is faster and its buffers hold the data, else the library's choice."""
+    """Return the one-shot all-reduce where it is faster and its buffers hold the data, else the library's choice."""
     shot = oneshot(size, group)
     faster = (size <= _ONESHOT_BYTES) & (_total(shot) < _total(parts))
     name = way_name(Algorithm.ONESHOT, Protocol.SIMPLE)

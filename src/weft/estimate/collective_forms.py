@@ -90,12 +90,12 @@ class RankGroup(CollectiveCall):
         return self.profile.value(path if "." in path else f"{self.table}.{path}")
 
     def pairs(self, ranks: int) -> RankGroup:
-        """A group of `ranks` ranks in one node that all send to each other."""
+        """Return a group of `ranks` ranks in one node that all send to each other."""
         return replace(self, ranks=ranks, nodes=1, paired=True)
 
 
 def ring(protocol: Protocol, size: FloatArray, group: RankGroup, channels: FloatArray | None = None) -> Parts:
-    """A ring collective with one protocol, by so many `channels` at once (None: the library's own number)."""
+    """Return a ring collective with one protocol, by so many `channels` at once (None: the library's own number)."""
     form = {Protocol.LL: _ring_ll, Protocol.LL128: _ring_ll128, Protocol.SIMPLE: _ring_simple}[protocol]
     return form(size, group, channels)
 
@@ -138,7 +138,7 @@ _CHANNEL_COPY = 0.5
 def _transfer_times(
     protocol: Protocol, size: FloatArray, share: float, copy: float, group: RankGroup, channels: FloatArray | None
 ) -> tuple[FloatArray, FloatArray]:
-    """Times of link and local copies [s] at a `share` of the library's link figure and a weight of copies.
+    """Return the times of link and local copies [s] at a `share` of the library's link figure and a weight of copies.
 
     With a given number of `channels` the full rate is that of the profile's own machine, limited by the links and by
     the rate of each channel.
@@ -157,7 +157,7 @@ def _transfer_times(
 
 
 def _ring_ll(size: FloatArray, group: RankGroup, channels: FloatArray | None) -> Parts:
-    """A ring with LL: workgroups are added in proportion to the size.
+    """Return a ring with LL: workgroups are added in proportion to the size.
 
     Time rises as the first workgroup fills and a second joins it (from half to twice its chunk), then stays flat until
     all of them work.
@@ -276,7 +276,7 @@ _ON_PACKAGE = 150e9
 def custom(
     size: FloatArray, group: RankGroup, name: str, harness: BenchmarkProtocol
 ) -> tuple[Parts, npt.NDArray[np.str_]]:
-    """The all-reduce of a server's own kernels in one node, and whether it runs in one shot or two.
+    """Return the all-reduce of a server's own kernels in one node, and whether it runs in one shot or two.
 
     Below a limit (always between two GPUs) every GPU reads all others' buffers and adds them up; else each reduces its
     part and gathers those of the others, after another barrier. From three on, GPUs without NVLink share the `bridge`
@@ -327,7 +327,7 @@ def pairwise(protocol: Protocol, size: FloatArray, group: RankGroup) -> Parts:
 
 
 def _pairwise_ll(part: FloatArray, group: RankGroup) -> Parts:
-    """All-pairs with LL: few workgroups limit the rate, not the links, unless the links are slower still."""
+    """Return all-pairs with LL: few workgroups limit the rate, not the links, unless the links are slower still."""
     n, share = group.ranks, group.value("all_to_all.ll_efficiency")
     rate = share * group.figure
     if share < PAYLOAD[Protocol.LL]:
@@ -351,7 +351,7 @@ _MEASURED_RANKS = 8
 
 
 def switch_limit(ranks: int, group: RankGroup) -> float:
-    """The highest rate per GPU and direction where the switch reduces [bytes/s]; 0 where none does.
+    """Return the highest rate per GPU and direction where the switch reduces [bytes/s]; 0 where none does.
 
     The library's search rounds to whole rings. That is right where the profile was fitted; on other machines it decides
     only the library's choice, and the rate scales with the links.
@@ -417,7 +417,7 @@ _BY_DMA = ("all_gather", "all_to_all", "broadcast", "send_recv")
 
 
 def time_copies(size: FloatArray, group: RankGroup) -> Parts:
-    """A collective by copy engines inside one node, in parts; InputError for one that must reduce.
+    """Return a collective by copy engines inside one node, in parts; InputError for one that must reduce.
 
     Every GPU pushes its parts to all peers at once, without compute units; with fewer engines than peers, an engine
     serves several in turn. A host thread hands over the commands of one engine after another, on AMD's machines for all
@@ -452,7 +452,7 @@ def time_copies(size: FloatArray, group: RankGroup) -> Parts:
 
 
 def _transfer(each: FloatArray, peers: int, turns: int, fabric: Interconnect, earlier: float) -> FloatArray:
-    """Time to send `each` [bytes] to every peer after the last engine begins, `earlier` [s] after the first.
+    """Return the time to send `each` [bytes] to every peer after the last engine begins, `earlier` [s] after the first.
 
     All engines share the egress link; an engine runs its commands in turn.
     """

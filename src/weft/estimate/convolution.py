@@ -28,7 +28,7 @@ _FFT_TILES = 16, 32
 
 
 def convolution(op: Convolution, machine: Target) -> Estimate:
-    """The time of a convolution: its GEMM, or transforms, products of transformed tiles, and the transform back.
+    """Return the time of a convolution: its GEMM, or transforms, products of transformed tiles, and the transform back.
 
     The gradient of the data is multiplied as the forward pass with inputs and outputs exchanged, that of the weights as
     a sum over tiles. Parts as of GEMMs; transforms add launch, latency, memory, cache and compute.
@@ -73,12 +73,12 @@ def _shares(machine: Target) -> Mapping[str, float]:
 
 
 def _rate(op: Convolution, machine: Target) -> float:
-    """The share of a GEMM's rate that the kernels of convolutions reach."""
+    """Return the share of a GEMM's rate that the kernels of convolutions reach."""
     return _shares(machine)["product"] if op.dtype == "fp32" else 1.0
 
 
 def _implicit(op: Convolution, machine: Target) -> Inside:
-    """An implicit product: windows overlap, so that memory holds fewer elements than they have; K is not cut.
+    """Return an implicit product: windows overlap, so that memory holds fewer elements than they have; K is not cut.
 
     Whole rows of an image are read, except those that a stride leaves out.
     """
@@ -94,7 +94,7 @@ def _implicit(op: Convolution, machine: Target) -> Inside:
 
 
 def _fuse_products(op: Convolution, machine: Target) -> Inside:
-    """The products of a fused kernel, which transforms tiles in registers: memory sees images and outputs only.
+    """Return the products of a fused kernel, which transforms tiles in registers: memory sees images and outputs only.
 
     It transforms the tiles of a step's channels anew for each `columns` of filters. Two outputs of a row are stored at
     once, at the rate of a transform to memory.
@@ -126,7 +126,7 @@ def _time_product(product: Gemm, machine: Target, inside: Inside | None = None) 
 
 
 def _filters_moved(op: Convolution, machine: Target, spread: FloatArray | float) -> Estimate:
-    """The time to transform or reorder the filters into `spread` times as many elements, for the forward pass.
+    """Return the time to transform or reorder the filters into `spread` times as many elements, for the forward pass.
 
     Filters of a number of channels that vectors of four do not divide move at the share `misaligned` of the
     memory's rate.
@@ -140,7 +140,7 @@ def _filters_moved(op: Convolution, machine: Target, spread: FloatArray | float)
 
 
 def _mirror_pass(op: Convolution) -> Convolution:
-    """The forward pass that computes the gradient of the data: inputs and outputs exchanged; strides of 1."""
+    """Return the forward pass that computes the gradient of the data: inputs and outputs exchanged; strides of 1."""
     high, wide = op.windows
     along = np.where(np.asarray(op.padding_width) < 0, op.padding, op.padding_width)
     return replace(
@@ -167,7 +167,7 @@ def _points(op: Convolution, output: FloatArray | int) -> FloatArray:
 
 
 def _products(op: Convolution, output: FloatArray | int, *, fused: bool = False) -> Gemm:
-    """The GEMMs of transformed tiles, one for each point; in a fused kernel, one whose rows are all of them.
+    """Return the GEMMs of transformed tiles, one for each point; in a fused kernel, one whose rows are all of them.
 
     A complex product counts three real ones, of half the points (the spectrum of real numbers).
     """

@@ -84,7 +84,7 @@ def _form(op: Op) -> Callable[[Any, Target], Estimate]:
 
 
 def _call(op: Call, machine: Target) -> Estimate:
-    """Time the products of a call, one after the other; without any, its tensors' bytes, which `by` says."""
+    """Time the products of a call, serially; without any, its tensors' bytes, which `by` says."""
     if op.products:
         return in_sequence([gemm(product, machine) for product in op.products])
     from weft.estimate.streaming import opaque
@@ -101,13 +101,13 @@ def estimate(
     tp: int | None = None,
     dtype: str | None = None,
 ) -> Estimate:
-    """How long work takes on each GPU of a system, what bounds it, and where the time goes, in closed form.
+    """Return how long work takes on each GPU of a system, what bounds it, and where the time goes, in closed form.
 
     `work` is an operator, several, a graph, or a sub-layer's name, like "t-nlg/fc2", with its `tp` (and `dtype`).
     Dimensions of operators, bytes and ranks may be arrays, which broadcast; several systems are a leading axis. A
     single case is answered with Python numbers and words.
 
-    Operators run one after the other, those of a graph after their predecessors, streams side by side without slowing
+    Operators run serially, those of a graph after their predecessors, streams side by side without slowing
     each other down. A node's choice of a collective's kernel, protocol, channels and units is used, and so are the
     launches before any kernel; exchanges of experts are timed as even ones; a choice that closed forms do not know is
     refused. `options` say what clock the GPUs run at (default: that of a long run), `harness` how the work is called
@@ -138,7 +138,7 @@ def estimate(
 
 
 def _in_a_row(work: Any) -> Graph:
-    """The estimate of operators one after the other; InputError if `work` is not a list of them."""
+    """Return the estimate of operators in sequence; InputError if `work` is not a list of them."""
     rule = "give an operator like weft.gemm(8192, 8192, 8192), a list of them, a graph, or a name like 't-nlg/fc2'"
     check_type("the work", work, (list, tuple), rule)
     for op in work:
@@ -147,7 +147,7 @@ def _in_a_row(work: Any) -> Graph:
 
 
 def _plain(answer: Estimate) -> Estimate:
-    """The estimate with Python numbers and words instead of arrays without axes."""
+    """Return the estimate with Python numbers and words instead of arrays without axes."""
     if np.ndim(answer.seconds) == 0:
         return answer.case()
     return replace(answer, operators={name: _plain(one) for name, one in answer.operators.items()})
@@ -189,7 +189,7 @@ _TIMED = LibraryCollective, DmaCopies, MoEExchange
 
 
 def _as_chosen(node: Node, machine: Target) -> Target:
-    """The machine with the harness that a node's choice asks for.
+    """Return the machine with the harness that a node's choice asks for.
 
     Raises InputError for a choice that closed forms do not time.
     """

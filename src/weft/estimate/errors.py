@@ -53,7 +53,7 @@ class Error(NamedTuple):
     why: str
 
     def around(self, seconds: float) -> tuple[float, float]:
-        """A time less and plus the error [s]."""
+        """Return a time less and plus the error [s]."""
         return seconds * (1 - self.value), seconds * (1 + self.value)
 
 
@@ -116,7 +116,7 @@ def _unseen(what: str, kind: str, case: str, value: float = 0.0) -> Error | None
 
 
 def exchange_error(library: str) -> Error:
-    """The mean error of exchanges of tokens by a library; the largest of any library, if no row is about it."""
+    """Return the mean error of exchanges of tokens by a library; the largest of any library, if no row is about it."""
     known = CARRIED["exchange"]
     if library in known:
         value, rows, machines, _ = known[library]
@@ -128,7 +128,7 @@ def exchange_error(library: str) -> Error:
 
 
 def served_error(kind: str, name: str) -> Error:
-    """The mean error of a kind of kernels of inference by library, such as "trtllm-context" of "attention".
+    """Return the mean error of a kind of kernels of inference by library, such as "trtllm-context" of "attention".
 
     It is the largest of any library, if no row is about it.
     """
@@ -183,7 +183,7 @@ def fused_attention_error(gpu: Gpu) -> Error:
 
 
 def operator_errors(timed: Iterable[tuple[Op, float]], gpu: Gpu) -> list[str]:
-    """The classes of error of operators and their times [s] on a GPU, in words, those with the most time first.
+    """Return the classes of error of operators and their times [s] on a GPU, in words, those with the most time first.
 
     Ends with the operators whose errors are not carried, and their share of the time.
     """
@@ -219,7 +219,7 @@ def unknown_error(what: str) -> str:
 
 
 def _class(kind: str, value: float, written: Any) -> tuple[int, str]:
-    """The class of a value among those of a kind, and its name: "below" its upper bound, or "from" the last."""
+    """Return the class of a value among those of a kind, and its name: "below" its upper bound, or "from" the last."""
     bounds = _BOUNDS[kind]
     place = bisect_right(bounds, value)
     return place, f"below {written(bounds[place])}" if place < len(bounds) else f"from {written(bounds[-1])}"
@@ -241,7 +241,7 @@ def _error(
 
 
 def _thin(rows: float, machines: float, word: str = "machine") -> str:
-    """How few rows and machines, or systems, a class has, if it is thin."""
+    """Return how few rows and machines, or systems, a class has, if it is thin."""
     found = [f"{rows:.0f} rows"] if rows < _THIN else []
     found += [f"{machines:.0f} {word}{'s' * (machines != 1)}"] if machines < _FEW else []
     return f" ({' of '.join(found)} only)" if found else ""
@@ -270,7 +270,7 @@ def contention_error(gpu: Gpu, strategy: str) -> Contention:
 
 
 def joined_error(method: str, seconds: float, *, seen: bool) -> Error:
-    """The mean error of pairs joined by a method: of the class of its time, on a system in sight or left out.
+    """Return the mean error of pairs joined by a method: of the class of its time, on a system in sight or left out.
 
     Of a method without measured rows, it is the largest error of any other.
     """
@@ -337,7 +337,7 @@ def step_error(gpu: Gpu, framework: str, mixture: bool = False) -> Error:
 
 
 def _pool_classes(classes: Sequence[Sequence[float]]) -> tuple[float, float, float, float]:
-    """Return mean, bias, rows and 90th percentile of classes together; the largest of their percentiles."""
+    """Return the mean, bias, rows and 90th percentile of classes together; the largest of their percentiles."""
     rows = sum(one[2] for one in classes)
     mean, bias = (sum(one[at] * one[2] for one in classes) / rows for at in (0, 1))
     return mean, bias, rows, max(one[3] for one in classes)

@@ -1,4 +1,4 @@
-"""Exchanges of tokens between the ranks that share a mixture's experts, in closed form, as libraries carry them out.
+"""Exchanges of tokens between the ranks that share an MoE layer's experts, in closed form, as libraries carry them out.
 
 time = start + hops + a row's way through one warp + the longest of three that overlap: compute units moving rows, the
 links inside a node, the network between nodes (joined smoothly, by the norm of exponent 4, as they share pipelines).
@@ -91,7 +91,7 @@ class ExchangedBytes:
 
 
 def count_bytes(what: Exchange, of: Dispatcher, nodes: int) -> ExchangedBytes:
-    """The copies and bytes of an exchange over so many nodes, by the library's rule."""
+    """Return the copies and bytes of an exchange over that many nodes, by the library's rule."""
     wire = np.asarray(what.hidden) * PAYLOAD[_dtype(what, of)] * (what.operation != "prepare")
     per_node = what.ranks // nodes
     limit = what.reach if isinstance(what.reach, tuple) or what.reach is None else (what.reach, nodes)
@@ -121,7 +121,7 @@ def exchange(
     options: RunOptions | None = None,
     harness: BenchmarkProtocol | None = None,
 ) -> Estimate:
-    """How long one exchange takes with a library, what bounds it, and where the time goes.
+    """Return how long one exchange takes with a library, what bounds it, and where the time goes.
 
     `compute_units` are those that the library takes (None: its own number); of the `harness` only its `values` count.
     Raises UnknownNameError for an unknown library or system, InputError for what the library cannot do.
@@ -140,14 +140,14 @@ def exchange(
 
 
 def of_operator(op: TokenExchange, machine: Target) -> Estimate:
-    """How long an exchange of a graph takes: what `exchange` says of it."""
+    """Return how long an exchange of a graph takes: what `exchange` says of it."""
     reach = (op.reach, op.groups) if op.reach else None
     what = Exchange(op.operation, op.tokens, op.hidden, op.top_k, op.experts, op.ranks, op.dtype, reach)
     return time_exchange(what, machine, dispatcher(op.library), machine.nodes(op.ranks), op.units or None)
 
 
 def traffic(what: Exchange, system: Described, library: str = "deepep", *, compute_units: Any = None) -> dict[str, Any]:
-    """What an exchange moves for each rank as plain data.
+    """Return what an exchange moves for each rank as plain data.
 
     Nodes, copies of a token, bytes over the links of the node and over the network, and the compute units that it
     takes (0: not known).
@@ -167,7 +167,7 @@ def traffic(what: Exchange, system: Described, library: str = "deepep", *, compu
 
 
 def time_exchange(what: Exchange, machine: Target, of: Dispatcher, nodes: int, compute_units: Any) -> Estimate:
-    """The exchange over so many nodes by values of the library, as arrays; see `exchange`."""
+    """Return the exchange over that many nodes by values of the library, as arrays; see `exchange`."""
     host = {"host": np.asarray(HOST_SYNC)} if of.host_sync and what.operation == "dispatch" else {}
     if of.name == "nccl":
         return _by_collective(what, machine, of, nodes, host)
@@ -209,7 +209,7 @@ _VALUES = ("start", "hop", "row", "token", "copy", "expert", "rate", "link", "ne
 def _by_collective(
     what: Exchange, machine: Target, of: Dispatcher, nodes: int, host: Mapping[str, FloatArray]
 ) -> Estimate:
-    """The library's all-to-all of equal parts, after which the host may wait."""
+    """Return the library's all-to-all of equal parts, after which the host may wait."""
     amount = count_bytes(what, of, nodes)
     size = np.asarray(what.tokens) * amount.copies * amount.wire
     found = collective(Collective("all_to_all", cast("Any", np.maximum(size, 1.0)), what.ranks), machine)

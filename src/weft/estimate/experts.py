@@ -56,7 +56,7 @@ _STAND_IN = "trtllm"
 
 @dataclass(frozen=True)
 class ExpertRows:
-    """Rows of a GPU's experts: all, of the busiest, how many experts have any, and blocks of so many rows.
+    """Rows of a GPU's experts: all, of the busiest, how many experts have any, and blocks of that many rows.
 
     `blocks` counts them for each of `TILES`, the last block of each expert padded. All may be arrays.
     """
@@ -68,7 +68,7 @@ class ExpertRows:
 
     @classmethod
     def of(cls, counts: Any) -> ExpertRows:
-        """The load of a list of rows, one number for each expert."""
+        """Return the load of a list of rows, one number for each expert."""
         rows = floats(counts)
         blocks = [np.ceil(rows / height).sum() for height in TILES]
         return cls(rows.sum(), rows.max(), (rows > 0).sum(), np.array(blocks))
@@ -86,7 +86,7 @@ class ExpertRows:
         return cls(rows, most, active, np.stack(np.broadcast_arrays(*blocks)))
 
     def beside(self, other: ExpertRows) -> ExpertRows:
-        """The load of these experts and others on the same GPU."""
+        """Return the load of these experts and others on the same GPU."""
         blocks = self.blocks + other.blocks
         return ExpertRows(
             self.rows + other.rows, np.maximum(self.busiest, other.busiest), self.active + other.active, blocks
@@ -106,7 +106,7 @@ class Grouped:
 
 
 def time_grouped(what: Grouped, machine: Target, own: Mapping[str, float]) -> dict[str, FloatArray]:
-    """The parts of a grouped GEMM's time by values of a library, without its launch [s].
+    """Return the parts of a grouped GEMM's time by values of a library, without its launch [s].
 
     compute (products at the library's rate), tail (padded rows, and units idle in the last wave), fill (begin and end
     of workgroups), memory (what streaming weights and rows adds).
@@ -150,7 +150,7 @@ def time_grouped(what: Grouped, machine: Target, own: Mapping[str, float]) -> di
 
 
 def _waves(workgroups: Any, work: Any, longest: Any, begin: float, units: int) -> tuple[FloatArray, FloatArray]:
-    """Time in main loops, and in begins and ends, of workgroups on so many units: the longest alone, or all shared
+    """Time in main loops, and in begins and ends, of workgroups on that many units: the longest alone, or all shared
     evenly and half of one for the tail.
     """
     few = workgroups <= units
@@ -161,7 +161,7 @@ def _waves(workgroups: Any, work: Any, longest: Any, begin: float, units: int) -
 
 
 def grouped_gemm(op: GroupedGemm, machine: Target) -> Estimate:
-    """The time of the products of a mixture's experts: in one launch, or one launch after the other.
+    """Return the time of the products of an MoE layer's experts: in one launch, or one launch after the other.
 
     Those in one launch go by the form of `time_grouped`, with values of the harness's library (`served`, else of
     training libraries) where the GPU's architecture has any; other architectures take a batch of GEMMs. Raises as
@@ -191,7 +191,7 @@ _LIKE: Mapping[str, tuple[str, ...]] = {"fp16": ("bf16",), "fp8": ("fp8-block",)
 
 
 def table_for(of: Library, kind: str, architecture: str) -> str:
-    """The path of a library's values for a format of experts on an architecture.
+    """Return the path of a library's values for a format of experts on an architecture.
 
     Training libraries take the values of `_STAND_IN` for what was not measured, those of the nearest format. Raises
     InputError for what a library of inference has no values of.
@@ -206,7 +206,7 @@ def table_for(of: Library, kind: str, architecture: str) -> str:
 
 
 def own_values(place: str, changed: Mapping[str, float] | None = None) -> dict[str, float]:
-    """The values of a table, and what its library's main loop does on vector units.
+    """Return the values of a table, and what its library's main loop does on vector units.
 
     `promoted`: instructions for each sum of 128 products that is scaled and added to others in fp32; `converted`: for
     each weight that becomes wider, in each block of rows.
@@ -220,7 +220,7 @@ def own_values(place: str, changed: Mapping[str, float] | None = None) -> dict[s
 
 
 def _by_gemms(op: GroupedGemm, machine: Target) -> Estimate:
-    """As a batch of GEMMs or one after the other; each group takes its share of a batch of groups like it."""
+    """As a batch of GEMMs or serially; each group takes its share of a batch of groups like it."""
     mean = floats(op.rows) / op.groups
     most = np.where(floats(op.busiest) > 0, op.busiest, mean)
     if np.all(most == mean):
@@ -231,7 +231,7 @@ def _by_gemms(op: GroupedGemm, machine: Target) -> Estimate:
 
 
 def _of_groups(op: GroupedGemm, rows: FloatArray, machine: Target) -> Estimate:
-    """The time of all groups, with so many rows each."""
+    """Return the time of all groups, with that many rows each."""
     n, k, count = floats(op.n), floats(op.k), floats(op.groups)
     m, k = (k, rows) if op.over_rows else (rows, k)
     shape = Gemm(*cast("tuple[int, int, int]", (m, n, k)), op.dtype, accumulates=op.accumulates, scaled=op.scaled)
@@ -242,7 +242,7 @@ def _of_groups(op: GroupedGemm, rows: FloatArray, machine: Target) -> Estimate:
 
 
 def _mix_estimates(ends: Sequence[Estimate], first: FloatArray) -> Estimate:
-    """The mean of two estimates, of which the `first` has this share."""
+    """Return the mean of two estimates, of which the `first` has this share."""
     every = side_by_side(ends)
     shares = np.stack(np.broadcast_arrays(first, 1 - first))
     parts = {name: (part * shares).sum(axis=0) for name, part in every.parts.items()}
@@ -287,7 +287,7 @@ class GpuExperts:
 
 
 def served_layer(what: GpuExperts, of: Library, machine: Target) -> Estimate:
-    """The experts of a layer by a library of inference: one call, with all its kernels.
+    """Return the experts of a layer by a library of inference: one call, with all its kernels.
 
     Beside its grouped GEMMs: launches, passes over rows (permuted and quantised, activation, results added up), of
     which some libraries have a row for each token's every expert wherever it lies, and time for each of these rows
@@ -308,7 +308,7 @@ def served_layer(what: GpuExperts, of: Library, machine: Target) -> Estimate:
 
 
 def _pass_bytes(what: GpuExperts, of: Library, chosen: Any) -> FloatArray:
-    """Bytes that the passes of a library beside its grouped GEMMs move, for so many chosen experts of all tokens.
+    """Bytes that the passes of a library beside its grouped GEMMs move, for that many chosen experts of all tokens.
 
     Rows are permuted, unless the GEMM gathers them; activated, unless the GEMM does; quantised, by these passes or in
     kernels of their own ("apart"), which read 16 bits again; and added up.
@@ -347,7 +347,7 @@ class Experts:
         check_name("format of experts", self.dtype, tuple(EXPERT_FORMATS))
 
     def layer(self, counts: Any) -> GpuExperts:
-        """The layer on a GPU whose experts have these rows."""
+        """Return the layer on a GPU whose experts have these rows."""
         routing = self.routing
         tokens = routing.tokens * routing.ranks
         return GpuExperts(ExpertRows.of(counts), tokens, routing.top_k, self.hidden, self.ffn, self.dtype, self.gated)
@@ -369,7 +369,7 @@ class Experts:
 
 
 def _time_training(what: Experts, layer: GpuExperts, of: Library, machine: Target) -> list[Estimate]:
-    """The grouped GEMMs of training libraries, each with its launch."""
+    """Return the grouped GEMMs of training libraries, each with its launch."""
     kind, load = what.dtype, layer.load
     if machine.gpu.architecture in ARCHITECTURES:
         own = own_values(table_for(of, kind, machine.gpu.architecture))

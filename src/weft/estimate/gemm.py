@@ -50,7 +50,7 @@ _ALONE = Inside()
 
 
 def gemm(op: Gemm, machine: Target, inside: Inside = _ALONE) -> Estimate:
-    """The time of C = A x B, and where it goes.
+    """Return the time of C = A x B, and where it goes.
 
     The kernel is the one of the library with the least estimated time; by itself a library may cut K into fewer parts
     than a tuner tries. The GEMMs of a batch share one launch. A and C count as cached if they fit beside B, and B if
@@ -103,7 +103,7 @@ stay in registers."""
 
 
 def _served_gemm(op: Gemm, machine: Target) -> Estimate:
-    """A GEMM of a narrow format by a library of inference, which the harness names, with its conversion of A.
+    """Return a GEMM of a narrow format by a library of inference, which the harness names, with its conversion of A.
 
     Of the library's tiles the one with the least time is taken. A workgroup goes through K in steps of 128, each as
     long as its products or as its loads take to arrive; the longest of them counts while all run at once, else all work
@@ -151,7 +151,7 @@ def _library(dtype: str, machine: Target) -> tuple[KernelCandidate, ...]:
 
 
 def effective_rates(dtype: str, machine: Target) -> gemm_kernel.KernelMachine:
-    """The GPU's effective rates and costs for a data type."""
+    """Return the GPU's effective rates and costs for a data type."""
     gpu, achieved = machine.gpu, machine.gpu.achieved
     unhashed = gpu.architecture in _UNHASHED
     return gemm_kernel.KernelMachine(
@@ -178,7 +178,7 @@ _seen = 0
 
 
 def _run(shapes: Shapes, library: tuple[KernelCandidate, ...], rates: gemm_kernel.KernelMachine) -> gemm_kernel.Attempt:
-    """The Attempt under the best candidate, each field an array over the shapes."""
+    """Return the Attempt under the best candidate, each field an array over the shapes."""
     global _seen  # noqa: PLW0603 - how much was asked in this process decides whether machine code pays
     count = len(shapes.m)
     _seen += count
@@ -192,7 +192,7 @@ def _run(shapes: Shapes, library: tuple[KernelCandidate, ...], rates: gemm_kerne
 
 
 def time_each(op: Gemm, tiles: FloatArray, splits: Any, rates: gemm_kernel.KernelMachine) -> FloatArray:
-    """Time of one GEMM under each tile, without the launch [s]; `tiles` has rows of gemm_kernel.Tile.
+    """Return the time of one GEMM under each tile, without the launch [s]; `tiles` has rows of gemm_kernel.Tile.
 
     K is cut into the number of `splits` of each.
     """
@@ -214,7 +214,7 @@ def _first_loads(dtype: str, gpu: Gpu, options: RunOptions) -> float:
 
 
 def as_tile(one: KernelCandidate) -> gemm_kernel.Tile:
-    """A kernel of a library as numbers."""
+    """Return a kernel of a library as numbers."""
     return gemm_kernel.Tile(*(float(getattr(one, field)) for field in gemm_kernel.Tile._fields))
 
 
@@ -232,7 +232,7 @@ def _parts(shapes: Shapes, times: Any, rates: gemm_kernel.KernelMachine) -> dict
 
 
 def _conversion(shapes: Shapes, machine: Target, rates: gemm_kernel.KernelMachine) -> FloatArray:
-    """A kernel before the GEMM that converts A: each row is read twice (largest value, scaling) and written.
+    """Return a kernel before the GEMM that converts A: each row is read twice (largest value, scaling) and written.
 
     One workgroup per row, two at a time on a compute unit, two memory round trips each.
     """

@@ -129,7 +129,7 @@ def fitted_columns(n: float, grid_rows: float, tile: Tile, units: float) -> floa
 
 
 def traffic(shape: GemmShape, machine: KernelMachine) -> GemmTraffic:
-    """Which bytes of the operands and of C the cache holds before and after; the same under every candidate.
+    """Return which bytes of the operands and of C the cache holds before and after; the same under every candidate.
 
     A and C count as cached when they fit beside one B; B only if `rotation` of them fit. Nothing is shared between the
     GEMMs of a batch.
@@ -150,7 +150,7 @@ def memory_bytes(
     grid_columns: float,
     machine: KernelMachine,
 ) -> float:
-    """Bytes moved to and from DRAM: operands once, again where the cache evicts them between waves, and C.
+    """Return the bytes moved to and from DRAM: operands once, again where the cache evicts them between waves, and C.
 
     The tiles that run together form a block as square as the grid allows.
     """
@@ -191,7 +191,7 @@ def _held_share(ratio: float) -> float:
 
 
 def costs(tile: Tile, machine: KernelMachine) -> WorkgroupCosts:
-    """The costs of a candidate's workgroup that do not depend on the shape."""
+    """Return the costs of a candidate's workgroup that do not depend on the shape."""
     slots = machine.units * tile.resident
     slab = tile.step * machine.element / machine.cache_rate
     wait = machine.latency / (tile.stages - 1)
@@ -215,7 +215,7 @@ def costs(tile: Tile, machine: KernelMachine) -> WorkgroupCosts:
 
 
 def feed(tile: Tile, columns: float, alone: bool, cost: WorkgroupCosts) -> float:
-    """Time to load both slabs of a K step through the cache [s]; a cluster loads the longer slab once."""
+    """Return the time to load both slabs of a K step through the cache [s]; a cluster loads the longer slab once."""
     longer = max(tile.rows, columns) * (cost.slab if alone else cost.shared_slab)
     return longer + min(tile.rows, columns) * cost.slab
 
@@ -223,14 +223,14 @@ def feed(tile: Tile, columns: float, alone: bool, cost: WorkgroupCosts) -> float
 def step_time(
     deep: float, busy: float, matrix: float, fed: float, cost: WorkgroupCosts, machine: KernelMachine
 ) -> float:
-    """Time of a K step of `deep` resident workgroups [s]: the longest of products, cache loads, and latency."""
+    """Return time of a K step of `deep` resident workgroups [s]: the longest of products, cache loads, and latency."""
     return max(deep * matrix + machine.issue, deep * fed * busy, cost.wait)
 
 
 def units_time(
     work: float, steps: float, tile: Tile, columns: float, fed: float, cost: WorkgroupCosts, machine: KernelMachine
 ) -> float:
-    """Time of whole rounds of resident workgroups on every unit, and of the remainder [s]."""
+    """Return the time of whole rounds of resident workgroups on every unit, and of the remainder [s]."""
     matrix, store = cost.matrix * columns, cost.store * columns
     rounds = floor(work / cost.slots)
     rest = work - rounds * cost.slots
@@ -278,7 +278,7 @@ def attempt(
 
 
 def split_cost(shape: GemmShape, splits: float, machine: KernelMachine) -> float:
-    """Time to write the partial sums of a split K through the cache and to add them [s]; 0 without a split."""
+    """Return time to write the partial sums of a split K through the cache and to add them [s]; 0 without a split."""
     if splits == 1:
         return 0.0
     return machine.split + shape.batch * shape.m * shape.n * _PARTIAL_BYTES * splits / machine.cache_rate
@@ -335,7 +335,7 @@ def most_parts(depth: float, grid: float, cost: WorkgroupCosts, machine: KernelM
 
 
 def parts_tried(turn: int, most: float, work: float, cost: WorkgroupCosts, machine: KernelMachine) -> float:
-    """The parts of K tried in a turn: one, up to the library's limit, then whole fills of the GPU."""
+    """Return the parts of K tried in a turn: one, up to the library's limit, then whole fills of the GPU."""
     if turn == 0:
         return 1.0
     fills = floor(max(turn - 1, 1) * cost.slots / work)
@@ -343,7 +343,7 @@ def parts_tried(turn: int, most: float, work: float, cost: WorkgroupCosts, machi
 
 
 def fit_tile(shape: GemmShape, tile: Tile, machine: KernelMachine) -> tuple[float, float, float]:
-    """Columns of the tile, and rows and columns of its grid."""
+    """Return columns of the tile, and rows and columns of its grid."""
     grid_rows = ceil(shape.m / tile.rows)
     columns = fitted_columns(shape.n, grid_rows * shape.batch, tile, machine.units)
     return columns, grid_rows, ceil(shape.n / columns)
@@ -352,7 +352,7 @@ def fit_tile(shape: GemmShape, tile: Tile, machine: KernelMachine) -> tuple[floa
 def under(
     shape: GemmShape, moved: GemmTraffic, tile: Tile, cost: WorkgroupCosts, limit: float, machine: KernelMachine
 ) -> tuple[float, float, float, float]:
-    """The best way to run the shape with one candidate: time, columns, parts of K, and memory time.
+    """Return the best way to run the shape with one candidate: time, columns, parts of K, and memory time.
 
     Ways that cannot beat `limit` are skipped; if none is left, the time is infinite.
     """
@@ -391,14 +391,14 @@ def under(
 
 
 def time_candidate(shape: GemmShape, tile: Tile, columns: float, splits: float, machine: KernelMachine) -> Attempt:
-    """Times of the shape under one candidate with given columns and parts of K."""
+    """Return the times of the shape under one candidate with given columns and parts of K."""
     grid_rows, grid_columns = ceil(shape.m / tile.rows), ceil(shape.n / columns)
     moved = memory_bytes(shape, traffic(shape, machine), tile, columns, grid_rows, grid_columns, machine)
     return attempt(shape, tile, columns, splits, moved / machine.memory_rate, machine)
 
 
 def best(shape: GemmShape, tiles: Any, prepared: Any, least: Any, machine: KernelMachine) -> tuple[int, Attempt]:
-    """The fastest candidate and its times; the first on a tie.
+    """Return the fastest candidate and its times; the first on a tie.
 
     The candidate with the least lower bound is tried first, so that few others need a full evaluation. `prepared` holds
     the Costs of every candidate; `least` is scratch space for the squares of their lower bounds.

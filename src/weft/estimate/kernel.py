@@ -66,7 +66,7 @@ class SweepKernel:
 
 
 def kernel_time(kernel: SweepKernel, gpu: Gpu, recent: Amount = np.inf) -> Estimate:
-    """The time of a kernel on its own, its operands in the cache if they fit; parts as in `PARTS`.
+    """Return the time of a kernel on its own, its operands in the cache if they fit; parts as in `PARTS`.
 
     At most `recent` bytes of them have been used so recently that they may be there. The vector units run at the boost
     clock, since a memory-bound kernel stays below the power limit.
@@ -138,7 +138,7 @@ def _cached_share(touched: Amount, capacity: float, emptied: float) -> FloatArra
 
 
 def memory_seconds(gpu: Gpu, reads: FloatArray, writes: FloatArray) -> FloatArray:
-    """Time of long streams in DRAM [s]: at the read efficiency, and slower the more reads and writes alternate.
+    """Return time of long streams in DRAM [s]: at the read efficiency, and slower the more reads and writes alternate.
 
     Each byte written alongside a byte read costs a share of a bus turnaround, so that equal reads and writes reach the
     copy efficiency.
@@ -149,7 +149,7 @@ def memory_seconds(gpu: Gpu, reads: FloatArray, writes: FloatArray) -> FloatArra
 
 
 def _memory_time(sweep: DataSweep, cached: CacheShare, again: CacheShare, gpu: Gpu) -> FloatArray:
-    """Time of cache misses in DRAM or in the memory-side cache, whichever is longer [s]."""
+    """Return the time of cache misses in DRAM or in the memory-side cache, whichever is longer [s]."""
     missed = (1 - cached.cache) * (sweep.reads + sweep.writes + (1 - again.cache) * sweep.rereads)
     read = cached.dram * sweep.reads + np.minimum(cached.dram, again.dram) * sweep.rereads
     dram = memory_seconds(gpu, read, cached.dram * sweep.writes)

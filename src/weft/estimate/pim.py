@@ -19,7 +19,7 @@ def opening(pim: Pim) -> float:
 
 
 def refreshing(pim: Pim) -> float:
-    """How many times longer everything takes because of refreshes: while one lasts, no row is open."""
+    """Return how many times longer everything takes because of refreshes: while one lasts, no row is open."""
     return 1 / (1 - (pim.channel.rfc + pim.channel.rp) / pim.channel.refi)
 
 
@@ -57,7 +57,7 @@ def _commands(format: str, instructions: str, across: bool) -> tuple[int, float]
 def encode_seconds(
     words: float, pim: Pim, format: str = "mx9", instructions: str = "fused", across: bool = False
 ) -> float:
-    """Time to encode so many words of fp32 at each unit, with rows, turns to writing and refreshes [s]."""
+    """Return the time to encode so many words of fp32 at each unit, with rows, turns to writing and refreshes [s]."""
     c, period = pim.channel, pim.units.period
     computing, written = _commands(format, instructions, across)
     held = int((pim.units.registers - INSTRUCTION_SETS[instructions].working) / written)
@@ -77,7 +77,7 @@ def encode_seconds(
 
 
 def gain_while_encoding(pim: Pim, format: str = "mx9", instructions: str = "fused", across: bool = False) -> float:
-    """A of the cost c S / (A BW): the rate at which commands pass words, over that of the interface."""
+    """Return a of the cost c S / (A BW): the rate at which commands pass words, over that of the interface."""
     c = commands_per_word(format, instructions, across)
     seconds = encode_seconds(GROUP, pim, format, instructions, across)
     return c * GROUP * pim.together * pim.units.word_bytes / (seconds * pim.channel.bandwidth)
@@ -96,5 +96,5 @@ def serialised_loss(c: float, rate: float, gain: float, bandwidth: float, tokens
 
 
 def host_seconds(bytes_: float, bandwidth: float, format: str = "mx9") -> float:
-    """Time for a kernel of the GPU to encode so many bytes of fp32: each is read, the copy is written [s]."""
+    """Return time for a kernel of the GPU to encode so many bytes of fp32: each is read, the copy is written [s]."""
     return bytes_ * (1 + FORMATS[format].bits / VALUE_BITS) / bandwidth

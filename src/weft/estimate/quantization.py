@@ -43,7 +43,7 @@ class Format:
         return self.bits + ((self.scale_bits + self.zero_bits) / self.group if self.group else 0.0)
 
     def bytes(self, elements: float) -> float:
-        """Size of so many elements [bytes]."""
+        """Return the size of that many elements [bytes]."""
         return elements * self.bits_per_element / 8
 
 
@@ -62,7 +62,7 @@ FORMATS: Mapping[str, Format] = {
 
 
 def quantized_format(name: str) -> Format:
-    """The format of that name; UnknownNameError lists the known ones.
+    """Return the format of that name; UnknownNameError lists the known ones.
 
     >>> [quantized_format(name).bits_per_element for name in ("int4-g128", "mxfp4", "nvfp4", "mxfp8")]
     [4.125, 4.25, 4.5, 8.25]
@@ -96,7 +96,7 @@ class Quantised:
 
 
 def weight_only(gemm: Gemm, gpu: Gpu | str, format: str, options: RunOptions = SUSTAINED) -> Quantised:
-    """A GEMM whose weights (K x N) are of a narrow format and become 16 bits on the way to the matrix units.
+    """Return a GEMM whose weights (K x N) are of a narrow format and become 16 bits on the way to the matrix units.
 
     The weights' part of the traffic shrinks by the ratio of bytes, the product stays in 16 bits, and vector units turn
     every element into 16 bits once for each row of tiles of the output (of 128 rows). The slowest of the three bounds

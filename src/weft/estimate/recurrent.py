@@ -27,7 +27,7 @@ REGISTERS = 0.5
 
 
 def recurrent(op: Recurrent, machine: Target) -> Estimate:
-    """The time of a recurrent layer's pass; parts: launch, latency, memory, cache and compute.
+    """Return the time of a recurrent layer's pass; parts: launch, latency, memory, cache and compute.
 
     The harness's `values` replace those of the GPU's library (weft.kernels.library.tiles). Raises InputError for a
     dtype that the GPU lacks, and for a persistent kernel whose weights its registers cannot hold.
@@ -42,7 +42,7 @@ def recurrent(op: Recurrent, machine: Target) -> Estimate:
 
 
 def _step(op: Recurrent, machine: Target, known: Mapping[str, float]) -> dict[str, FloatArray]:
-    """Times of one step by cause [s]."""
+    """Return the times of one step by cause [s]."""
     way = "forward" if op.computes == "forward" else "backward"
     compute, memory = _product_seconds(op, machine), _weights_loaded(op, machine)
     hidden_part = known["overlap"] * np.minimum(compute, memory)
@@ -56,7 +56,7 @@ def _step(op: Recurrent, machine: Target, known: Mapping[str, float]) -> dict[st
 
 
 def _persistent(op: Recurrent, machine: Target, known: Mapping[str, float]) -> dict[str, FloatArray]:
-    """Times of one step by cause [s] where registers hold the weights: no loads, no launches, a barrier."""
+    """Return the times of one step by cause [s] where registers hold the weights: no loads, no launches, a barrier."""
     held = REGISTERS * machine.gpu.compute.registers_per_cu * machine.gpu.compute.compute_units
     weights = np.max(_weight_bytes(op))
     if weights > held:
@@ -77,13 +77,13 @@ def _weight_bytes(op: Recurrent) -> FloatArray:
 
 
 def _product_seconds(op: Recurrent, machine: Target) -> FloatArray:
-    """Time of a step's product at the achieved rate [s]."""
+    """Return the time of a step's product at the achieved rate [s]."""
     flops = 2 * floats(op.outputs) * floats(op.hidden) * floats(op.batch)
     return flops / (machine.gpu.compute.compute_units * main_loop_flops(op.dtype, machine.gpu, machine.options))
 
 
 def _weights_loaded(op: Recurrent, machine: Target) -> FloatArray:
-    """Time to load the weights, from the cache as far as it holds them between steps [s]."""
+    """Return the time to load the weights, from the cache as far as it holds them between steps [s]."""
     size, gpu = _weight_bytes(op), machine.gpu
     cached = CacheShare(size, gpu).cache
     missed = (1 - cached) * size / (gpu.memory.bandwidth * gpu.achieved.gemm_memory)
@@ -101,7 +101,7 @@ _CAUSES = {"convert": "launch", "tail": "compute", "fill": "latency", "split": "
 
 
 def _simple(product: Estimate) -> Estimate:
-    """A GEMM's estimate with the parts of `recurrent`."""
+    """Return a GEMM's estimate with the parts of `recurrent`."""
     parts: dict[str, FloatArray] = {}
     for name, part in product.parts.items():
         cause = _CAUSES.get(name, name)
@@ -110,6 +110,6 @@ def _simple(product: Estimate) -> Estimate:
 
 
 def _together(*passes: Estimate) -> Estimate:
-    """Estimates one after the other, with the bound that has the largest part of the sum."""
+    """Estimates in sequence, with the bound that has the largest part of the sum."""
     every = side_by_side(passes)
     return from_parts({name: part.sum(axis=0) for name, part in every.parts.items()})

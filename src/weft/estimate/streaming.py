@@ -54,7 +54,7 @@ class StreamingStep(NamedTuple):
 
 
 def streaming(op: Streaming, machine: Target) -> Estimate:
-    """The time of a streaming operator: its kernels one after the other.
+    """Return the time of a streaming operator: its kernels in sequence.
 
     Operands that fit into the last-level cache are assumed to be cached; `after_others`, the first one only. The
     harness may name a library of inference (`_served_streaming`). Raises InputError for formats of 8 bits or fewer on a
@@ -72,7 +72,7 @@ def streaming(op: Streaming, machine: Target) -> Estimate:
 
 
 def _served_streaming(op: Streaming, machine: Target) -> Estimate:
-    """The time of a streaming operator by a library of inference, which the harness names.
+    """Return the time of a streaming operator by a library of inference, which the harness names.
 
     The launch, and the bytes at a share of the rate of the memory, or of the cache where that holds them, as the kernel
     is timed repeatedly. Raises UnknownNameError for an unknown library, InputError for an operator that it has no
@@ -92,7 +92,7 @@ def _served_streaming(op: Streaming, machine: Target) -> Estimate:
 
 
 def opaque(op: Op, machine: Target) -> Estimate:
-    """The time of an operator known only by FLOPs and bytes: one sweep by workgroups that fill the GPU.
+    """Return the time of an operator known only by FLOPs and bytes: one sweep by workgroups that fill the GPU.
 
     Vector units do a multiply-add, two FLOPs, per lane and clock; matrix units run at their achieved GEMM rate. An
     operator with a measured time takes that time.
@@ -112,7 +112,7 @@ def kernels_of(op: Op, machine: Target) -> tuple[SweepKernel, ...]:
 
 
 def pooling(op: Pooling, machine: Target) -> Estimate:
-    """The time of a pooling or its gradient: one sweep, overlapping windows read from the cache."""
+    """Return the time of a pooling or its gradient: one sweep, overlapping windows read from the cache."""
     return kernel_time(_pooling_kernel(op), machine.gpu)
 
 
@@ -125,7 +125,7 @@ def _pooling_kernel(op: Pooling) -> SweepKernel:
 
 
 def ctc(op: Ctc, machine: Target) -> Estimate:
-    """The time of CTC's loss or gradient: a workgroup for each sequence, whose steps wait for each other.
+    """Return the time of CTC's loss or gradient: a workgroup for each sequence, whose steps wait for each other.
 
     A step exchanges sums between the workgroup's threads, like a sum over them, and stores what it reached.
     """
@@ -137,7 +137,7 @@ def ctc(op: Ctc, machine: Target) -> Estimate:
 
 
 def gemv(op: Gemv, machine: Target) -> Estimate:
-    """The time of a matrix times a vector: a stream of the matrix, row by row; wavefronts each sum up a row."""
+    """Return the time of a matrix times a vector: a stream of the matrix, row by row; wavefronts each sum up a row."""
     return kernel_time(_rows_summed(op), machine.gpu)
 
 
@@ -163,7 +163,7 @@ def _bytes(tensors: tuple[object, ...]) -> FloatArray:
 
 
 def _kernels(op: Streaming, gpu: Gpu) -> tuple[SweepKernel, ...]:
-    """The kernels of an operator, in their order: one sweep over its tensors, unless its kind needs more."""
+    """Return the kernels of an operator, in their order: one sweep over its tensors, unless its kind needs more."""
     special = _SPECIAL.get(op.name)
     if special:
         return special(op, gpu)
@@ -186,7 +186,7 @@ def _optimizer(op: Streaming, gpu: Gpu) -> tuple[SweepKernel, ...]:
 
 
 def _in_steps(*steps: StreamingStep) -> Callable[[Streaming, Gpu], tuple[SweepKernel, ...]]:
-    """Kernels that each go once over elements, as a framework runs them without fusing."""
+    """Return kernels that each go once over elements, as a framework runs them without fusing."""
 
     def kernel(op: Streaming, step: StreamingStep) -> SweepKernel:
         elements, own = floats(op.elements) * step.share, width(op.dtype)
@@ -198,7 +198,7 @@ def _in_steps(*steps: StreamingStep) -> Callable[[Streaming, Gpu], tuple[SweepKe
 
 
 def _wide(dtypes: tuple[str, ...], own: float) -> float:
-    """Bytes of an element of tensors of these dtypes."""
+    """Return the bytes of an element of tensors of these dtypes."""
     return sum(own if dtype == OWN else width(dtype) for dtype in dtypes)
 
 
@@ -213,14 +213,14 @@ def _scatter_kernels(op: Streaming, gpu: Gpu) -> tuple[SweepKernel, ...]:
 def _elementwise(
     elements: FloatArray, reads: FloatArray, writes: FloatArray, operations: float, specials: float, size: float
 ) -> SweepKernel:
-    """A kernel that reads and writes `reads` and `writes` bytes, with `operations` on each element."""
+    """Return a kernel that reads and writes `reads` and `writes` bytes, with `operations` on each element."""
     sweep = DataSweep(reads, writes, operations=operations * elements, specials=specials * elements)
     per_workgroup = THREADS * np.maximum(16 // size, 1)
     return SweepKernel((sweep,), np.ceil(elements / per_workgroup), floats(THREADS))
 
 
 def _softmax(op: Streaming, gpu: Gpu) -> tuple[SweepKernel, ...]:
-    """Rows of elements: the largest, the sum of exponentials, then the quotients.
+    """Return rows of elements: the largest, the sum of exponentials, then the quotients.
 
     As PyTorch does it: fp32 inside, short rows held in registers by a wavefront each, longer ones read again in every
     sweep by a workgroup each.
@@ -235,7 +235,7 @@ def _softmax(op: Streaming, gpu: Gpu) -> tuple[SweepKernel, ...]:
 
 
 def _softmax_backward(op: Streaming, gpu: Gpu) -> tuple[SweepKernel, ...]:
-    """Rows of the output and of its gradient: the sum of their products, then the differences from it."""
+    """Return rows of the output and of its gradient: the sum of their products, then the differences from it."""
     elements, size, again, threads = _rows(op, gpu)
     sweeps = (
         DataSweep(reads=2 * size, operations=2 * elements),
@@ -245,7 +245,7 @@ def _softmax_backward(op: Streaming, gpu: Gpu) -> tuple[SweepKernel, ...]:
 
 
 def _eager_softmax_backward(op: Streaming, gpu: Gpu) -> tuple[SweepKernel, ...]:
-    """A kernel that multiplies output and gradient, and the one of `_softmax_backward` on the products."""
+    """Return a kernel that multiplies output and gradient, and the one of `_softmax_backward` on the products."""
     elements, own = floats(op.elements), width(op.dtype)
     product = _elementwise(elements, 2 * own * elements, own * elements, 1.0, 0.0, own)
     return product, *_softmax_backward(replace(op, name="softmax_backward"), gpu)

@@ -140,7 +140,7 @@ class Target:
         return self.what.name
 
     def nodes(self, ranks: int) -> int:
-        """Number of nodes of `ranks` GPUs: the system's, else as few as hold them.
+        """Return the number of nodes of `ranks` GPUs: the system's, else as few as hold them.
 
         Raises InputError for ranks that cannot be spread evenly.
         """
@@ -171,7 +171,7 @@ def target(what: Described, options: RunOptions | None = None, harness: Benchmar
 
 @lru_cache(maxsize=64)
 def _at_boost(gpu: Gpu) -> Gpu:
-    """The GPU as if power never limited its matrix units: only the main loop's own losses remain.
+    """Return the GPU as if power never limited its matrix units: only the main loop's own losses remain.
 
     Parts with a higher power limit run so, and others on operands that toggle few bits: A100 was measured at 293 to 302
     TFLOP/s of fp16 and bf16 that way (LLMCompass, arXiv:2312.03134; openfabric-systems/simllm @9c2672c, clock held at

@@ -174,7 +174,7 @@ class Copy(Op):
 
 
 def all_reduce(bytes: npt.ArrayLike, ranks: npt.ArrayLike = RANKS, dtype: str = "bf16") -> Collective:
-    """An all-reduce of `bytes`, such as "64 MiB" or arrays of whole numbers, over `ranks` GPUs.
+    """Return an all-reduce of `bytes`, such as "64 MiB" or arrays of whole numbers, over `ranks` GPUs.
 
     Raises UnitError for a text without a unit, and as `Collective` does.
 
@@ -185,17 +185,17 @@ def all_reduce(bytes: npt.ArrayLike, ranks: npt.ArrayLike = RANKS, dtype: str = 
 
 
 def reduce_scatter(bytes: npt.ArrayLike, ranks: npt.ArrayLike = RANKS, dtype: str = "bf16") -> Collective:
-    """A reduce-scatter of a whole input of `bytes`; arguments and errors as of `all_reduce`."""
+    """Return a reduce-scatter of a whole input of `bytes`; arguments and errors as of `all_reduce`."""
     return _collective("reduce_scatter", bytes, ranks, dtype)
 
 
 def all_gather(bytes: npt.ArrayLike, ranks: npt.ArrayLike = RANKS, dtype: str = "bf16") -> Collective:
-    """An all-gather of a whole output of `bytes`; arguments and errors as of `all_reduce`."""
+    """Return an all-gather of a whole output of `bytes`; arguments and errors as of `all_reduce`."""
     return _collective("all_gather", bytes, ranks, dtype)
 
 
 def all_to_all(bytes: npt.ArrayLike, ranks: npt.ArrayLike = RANKS, dtype: str = "bf16") -> Collective:
-    """An all-to-all of `bytes` on each GPU, its own part included; arguments and errors as of `all_reduce`."""
+    """Return an all-to-all of `bytes` on each GPU, its own part included; arguments and errors as of `all_reduce`."""
     return _collective("all_to_all", bytes, ranks, dtype)
 
 

@@ -169,7 +169,7 @@ def _steps(size: int, window: int, stride: int, padding: int) -> int:
 
 
 def _else(given: Any, nothing: int, other: Any) -> int:
-    """A dimension, or another where it is not stated."""
+    """Return a dimension, or another where it is not stated."""
     return cast(int, plain(np.where(np.asarray(given) == nothing, other, given)))
 
 

@@ -85,7 +85,7 @@ class Chunks:
     groups: int = 0
 
     def of(self, buffer: BufferName) -> int:
-        """The chunks of a buffer; an output without chunks of its own is the input, in place."""
+        """Return the chunks of a buffer; an output without chunks of its own is the input, in place."""
         return int(getattr(self, buffer)) or (self.input or self.output if buffer != "scratch" else 0)
 
 
@@ -144,19 +144,19 @@ class ExecutionPlan(CollectivePlan):
         return self.alignment * self.ranks * lcm(*counts) * lcm(*(step.share[1] for step in self._every_step()))
 
     def choice(self) -> KernelChoice:
-        """The choice of this plan as the kernel of a collective."""
+        """Return the choice of this plan as the kernel of a collective."""
         return KernelChoice(ExecutionPlanKernel(self))
 
     def op(self, bytes_: str | int, dtype: str = "fp16") -> Collective:
-        """The collective of `bytes_` that the plan carries out, as an operator."""
+        """Return the collective of `bytes_` that the plan carries out, as an operator."""
         return Collective(self.collective, cast(int, bytes_), self.ranks, dtype)
 
     def graph(self, bytes_: str | int, dtype: str = "fp16") -> Graph:
-        """A graph of the collective of `bytes_` (whole buffer) alone, to be simulated."""
+        """Return a graph of the collective of `bytes_` (whole buffer) alone, to be simulated."""
         op = self.op(bytes_, dtype)
         return Graph((Node(op, op.name, stream="communication", choice=self.choice()),), op.ranks, str(op))
 
 
 def step_words(rank: int, workgroup: int, index: str | int, name: str) -> str:
-    """A step as messages name it."""
+    """Return a step as messages name it."""
     return f"step {index} ('{name}') of threadblock {workgroup} on rank {rank}"

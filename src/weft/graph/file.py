@@ -48,7 +48,7 @@ def write_graph(graph: Graph, path: str | Path) -> Path:
 
 
 def graph_lines(graph: Graph) -> Iterator[str]:
-    """The lines of a graph's file: of the graph, of each tensor, and then of each node in its order.
+    """Return the lines of a graph's file: of the graph, of each tensor, and then of each node in its order.
 
     Raises InputError for what JSON cannot hold.
     """
@@ -65,7 +65,7 @@ def _lines(graph: Graph) -> Iterator[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON-compatible data; objects by their class, with dtype and what is not its default."""
+    """Return a value as JSON-compatible data; objects by their class, with dtype and what is not its default."""
     if isinstance(value, Edge):
         return [value.node, value.by]
     if isinstance(value, np.ndarray):
@@ -142,7 +142,7 @@ def _record(path: str | Path, number: int, line: str) -> dict[str, Any]:
 
 
 def _check_head(path: str | Path, head: Mapping[str, Any], lines: int) -> None:
-    """Raise ConfigError unless the first line announces a graph of this version with so many lines."""
+    """Raise ConfigError unless the first line announces a graph of this version with that many lines."""
     if head.get("format") != FORMAT:
         raise _broken(path, 1, f'does not announce a graph ("format": "{FORMAT}")')
     if head.get("version") != VERSION:

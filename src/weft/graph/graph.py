@@ -249,11 +249,11 @@ class Graph:
         return sum(node.op.least_bytes for node in self.nodes)
 
     def iterations(self, name: str) -> int:
-        """How many times the operator `name` runs."""
+        """Return how many times the operator `name` runs."""
         return sum(node.name == name for node in self.nodes)
 
     def map(self, change: Callable[[Node], Node]) -> Self:
-        """The graph with every node changed by a function."""
+        """Return the graph with every node changed by a function."""
         return replace(self, nodes=tuple(change(node) for node in self.nodes))
 
     def with_tiling(self, tiling: GemmTiling) -> Self:
@@ -301,7 +301,7 @@ class Graph:
 
 
 def loop(op: Op, name: str, count: int, stream: str, choice: KernelChoice | None = None) -> tuple[Node, ...]:
-    """The same operator `count` times in a row; InputError for fewer than one or more than MOST_ITERATIONS."""
+    """Return the same operator `count` times in a row; InputError for fewer than one or more than MOST_ITERATIONS."""
     check_whole(f"iterations of the loop '{name}'", count, 1, 4)
     if count > MOST_ITERATIONS:
         raise InputError(f"the loop '{name}' has {count} iterations; it has between 1 and {MOST_ITERATIONS}")
@@ -311,7 +311,7 @@ def loop(op: Op, name: str, count: int, stream: str, choice: KernelChoice | None
 def concurrent(
     gemm: Gemm, collective: Collective, gemms: int = 1, collectives: int = 1, choice: KernelChoice | None = None
 ) -> Graph:
-    """A loop of GEMMs in the stream "compute" and a loop of collectives in the stream "communication".
+    """Return a loop of GEMMs in the stream "compute" and a loop of collectives in the stream "communication".
 
     Neither waits for the other. `choice` says what is known of the collective's kernel. Raises InputError for a loop
     without, or with too many, iterations.
@@ -363,7 +363,7 @@ def gemm_queue(gemms: Sequence[Gemm], queues: int | None = None, tilings: Iterab
 
 
 def live_bytes(graph: Graph) -> tuple[int, ...]:
-    """Bytes that are allocated on one rank while each node runs, in the graph's order.
+    """Return the bytes that are allocated on one rank while each node runs, in the graph's order.
 
     Tensors that no node writes are there from the start; what a node `frees` is gone when the next one runs.
 

@@ -34,7 +34,7 @@ NO_TRACE: Mapping[FileKind, str] = {
 
 
 def file_kind(path: str | Path) -> FileKind:
-    """What a file holds, by its content; "" for something else and for what is no regular file."""
+    """Return what a file holds, by its content; "" for something else and for what is no regular file."""
     check_path(path)
     if not Path(path).is_file():
         return ""
@@ -59,7 +59,7 @@ def is_messages(start: bytes) -> bool:
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """A number of protobuf's variable length, and the place behind it."""
+    """Return a number of protobuf's variable length, and the place behind it."""
     value = shift = 0
     while place < len(data):
         byte, place = data[place], place + 1

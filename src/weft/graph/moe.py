@@ -16,7 +16,7 @@ from weft.graph.routing import Routing
 def experts(
     routing: Routing, hidden: int, ffn: int, dtype: str = "bf16", *, gated: bool = True, title: str = ""
 ) -> Graph:
-    """A layer of experts: send tokens to their experts, two grouped GEMMs, bring results back and add them up.
+    """Return a layer of experts: send tokens to their experts, two grouped GEMMs, bring results back and add them up.
 
     Tokens have `hidden` elements, experts an inner width of `ffn`; a `gated` first GEMM has twice as many columns,
     whose halves its epilogue multiplies. Sizes of the GEMMs are those of the GPU with the most rows. Raises InputError

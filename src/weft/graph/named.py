@@ -49,7 +49,7 @@ class View:
             )
 
     def shape_from(self, whole: Shape) -> Shape:
-        """The shape of the view of a tensor of shape `whole`; InputError if it does not fit."""
+        """Return the shape of the view of a tensor of shape `whole`; InputError if it does not fit."""
         seen = list(self.shape or whole)
         if math.prod(seen) != math.prod(whole):
             raise InputError(f"a view of '{self.of}' in the shape {tuple(seen)} does not fit its shape {whole}")
@@ -147,7 +147,7 @@ def check_names(graph: Graph) -> None:
 
 
 def sources(name: str, tensors: Mapping[str, Named], through: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """The tensors whose memory a name stands for: its own, or those that it is a view of or is joined from.
+    """Return the tensors whose memory a name stands for: its own, or those that it is a view of or is joined from.
 
     Raises InputError for a view of itself; `through` are the names on the way.
     """
@@ -162,7 +162,7 @@ def sources(name: str, tensors: Mapping[str, Named], through: tuple[str, ...] = 
 
 
 def shapes(graph: Graph) -> dict[str, Shape]:
-    """The shape of every tensor of a graph by name.
+    """Return the shape of every tensor of a graph by name.
 
     Outputs have the shapes of their operators, in which flat streaming operators keep that of their first input;
     InputError for views and inputs that do not fit.

@@ -72,7 +72,7 @@ def _sizes(what: str, value: Any, low: int) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A number computed from dimensions as an int; an array unchanged."""
+    """Return a number computed from dimensions as an int; an array unchanged."""
     return value if np.ndim(value) else int(value)
 
 
@@ -130,7 +130,7 @@ class Tensor:
 
 
 def width(dtype: str) -> float:
-    """Bytes per element of a number format, its share of a block's scale included."""
+    """Return the bytes per element of a number format, its share of a block's scale included."""
     whole = DTYPE_BYTES.get(dtype) or _DATA_BYTES.get(dtype)
     return whole or BLOCK_BYTES[dtype]
 
@@ -254,7 +254,7 @@ def _bytes(count: int) -> tuple[Tensor, ...]:
 class Role(StrEnum):
     """What an operator of a model, and the nodes of a rank that carry it out, are for; NONE where nobody asks.
 
-    Nodes also say their `phase`, their `module` (a layer that predicts further tokens has the module "prediction") and
+    Nodes also say their `phase`, their `module` (a layer that predicts decode tokens has the module "prediction") and
     the `operator` of the model to whose work they belong.
     """
 

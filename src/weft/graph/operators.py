@@ -64,7 +64,7 @@ def _streaming(name: str, dtype: str, **sizes: Any) -> Streaming:
 
 
 def _make_operator(name: str, kind: StreamingKind) -> Operator:
-    """The operator of a kind, with the counts of tensors that may differ."""
+    """Return the operator of a kind, with the counts of tensors that may differ."""
     counts = {"inputs": "tensors read"} if MANY in kind.reads else {}
     counts |= {"outputs": "tensors written"} if MANY in kind.writes else {}
     dimensions = {**kind.dimensions, **counts}
@@ -109,7 +109,7 @@ OPERATORS: Mapping[str, Operator] = {
 
 
 def operator(name: str, dtype: str = "bf16", **sizes: Any) -> Op:
-    """The declared operator of that name with its dimensions, whole numbers or arrays of them that broadcast.
+    """Return the declared operator of that name with its dimensions, whole numbers or arrays of them that broadcast.
 
     Fused attention also takes a `library` of inference and the `kv_dtype` of its keys and values.
 

@@ -89,7 +89,7 @@ class Routing:
 
     @classmethod
     def under(cls, loads: Loads, tokens: int, top_k: int, experts: int, ranks: int, reach: int = 0) -> Routing:
-        """The routing under such loads: a power law of `by_power_law`, or numbers."""
+        """Return the routing under such loads: a power law of `by_power_law`, or numbers."""
         if isinstance(loads, tuple):
             return cls(tokens, top_k, experts, ranks, loads, reach)
         return cls.by_power_law(tokens, top_k, experts, ranks, loads, reach)
@@ -158,13 +158,13 @@ class Routing:
         return np.arange(self.ranks) * bands // self.ranks
 
     def _layer(self, distance: Counts, place: Counts) -> Counts:
-        """The layer of its band, a pass over the tokens, of the expert at `place` on the GPU at `distance`."""
+        """Return the layer of its band, a pass over the tokens, of the expert at `place` on the GPU at `distance`."""
         wide = np.bincount(self._bands)[self._bands[distance]]
         layers = np.maximum(np.round(wide * self.top_k / self.ranks).astype(np.int64), 1)
         return place * layers // self.experts_per_rank
 
     def token_of(self, rows: Counts) -> Counts:
-        """The token of each row of a GPU's list: row i holds token i modulo the number of tokens.
+        """Return the token of each row of a GPU's list: row i holds token i modulo the number of tokens.
 
         The rows of an expert follow each other and are at most as many as there are tokens, so that no expert gets a
         token twice.
@@ -191,7 +191,7 @@ class Routing:
         return float(self.counts.max() / self.counts.mean())
 
     def received_rows(self, rank: int) -> Counts:
-        """The rows that the experts of a GPU get from all GPUs together, expert by expert."""
+        """Return the rows that the experts of a GPU get from all GPUs together, expert by expert."""
         own = slice(rank * self.experts_per_rank, (rank + 1) * self.experts_per_rank)
         return self.counts[own] * self.ranks
 
@@ -222,7 +222,7 @@ def count_reached(
 
 
 def _miss_probability(count: Floats, mine: Floats, each: Floats) -> Floats:
-    """The probability that none of `each` different experts out of `count` is one of `mine`."""
+    """Return the probability that none of `each` different experts out of `count` is one of `mine`."""
     missed = np.ones(count.shape)
     for draw in range(int(each.max(initial=0))):
         left = np.clip((count - mine - draw) / np.maximum(count - draw, 1.0), 0.0, 1.0)

@@ -53,7 +53,7 @@ class StreamingKind:
 
 
 def _kinds() -> Iterator[tuple[str, StreamingKind]]:
-    """The kinds of the file, with operations and dimensions in full."""
+    """Yield the kinds of the file, with operations and dimensions in full."""
     declared = packaged_toml("weft.graph", "streaming.toml")
     dimensions = declared.pop("dimensions")
     for name, kind in declared.items():
@@ -136,12 +136,12 @@ class Streaming(Op):
         return self._tensors(self.about.writes, self.outputs)
 
     def _tensors(self, dtypes: tuple[str, ...], count: int) -> tuple[Tensor, ...]:
-        """The tensors of the dtypes; `count` stands for how many MANY is."""
+        """Return the tensors of the dtypes; `count` stands for how many MANY is."""
         listed = (each for dtype in dtypes for each in ([OWN] * count if dtype == MANY else [dtype]))
         return tuple(map(self._tensor, listed))
 
     def _tensor(self, dtype: str) -> Tensor:
-        """A tensor as `StreamingKind` names it; one that is always in fp32 is a state."""
+        """Return a tensor as `StreamingKind` names it; one that is always in fp32 is a state."""
         if dtype == INDEX:
             return Tensor((self.rows, 8), "int8", "buffer")
         named = self.dtype if dtype == OWN else dtype
@@ -158,7 +158,7 @@ class Streaming(Op):
         return Gradients(self._gradient_ops(self.about.backward), self._gradient_ops(self.about.weight))
 
     def _gradient_ops(self, name: str) -> tuple[Streaming, ...]:
-        """The operator of that name in the backward pass; a gradient has the inputs' count of outputs."""
+        """Return the operator of that name in the backward pass; a gradient has the inputs' count of outputs."""
         if not name:
             return ()
         given = {

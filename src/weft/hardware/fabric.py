@@ -76,7 +76,7 @@ class Fabric:
         )
 
     def route(self, source: int, target: int, *, direct: bool = True) -> tuple[int, ...]:
-        """The links from one GPU to another: the direct route, or with direct=False that of striped data.
+        """Return the links from one GPU to another: the direct route, or with direct=False that of striped data.
 
         Raises InputError for a pair without a route.
         """
@@ -89,7 +89,7 @@ class Fabric:
 
 
 def pairs(gpus: int) -> list[tuple[int, int]]:
-    """All ordered pairs of different GPUs."""
+    """Return all ordered pairs of different GPUs."""
     return [(source, target) for source in range(gpus) for target in range(gpus) if source != target]
 
 

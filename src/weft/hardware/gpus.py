@@ -49,7 +49,7 @@ _BLOCKS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 
 def rated_as(dtype: str) -> str:
-    """The field of `Rates`, and of the shares of `Achieved`, that a data type's rate stands in."""
+    """Return the field of `Rates`, and of the shares of `Achieved`, that a data type's rate stands in."""
     return _BLOCKS[dtype][0] if dtype in _BLOCKS else dtype
 
 
@@ -543,7 +543,7 @@ class Gpu(Sourced):
             yield f"{most} of the cache's rate ({rate}), which would limit them; {which}"
 
     def _value_words(self, part: str, name: str) -> str:
-        """A part's value with its name, for messages."""
+        """Return a part's value with its name, for messages."""
         return f"{name} ({self.text(f'{part}.{name}')})"
 
     @property
@@ -568,13 +568,13 @@ class Gpu(Sourced):
         return self.rates.fp32 / 2 if self.vendor == "nvidia" else self.compute.vector_flops_per_clock / 4
 
     def supports(self, dtype: str) -> bool:
-        """Whether the GPU multiplies matrices of that data type."""
+        """Return whether the GPU multiplies matrices of that data type."""
         if dtype in _BLOCKS and self.architecture not in _BLOCKS[dtype][1]:
             return False
         return dtype in DTYPES and bool(getattr(self.rates, rated_as(dtype)))
 
     def peak_clock(self, dtype: str) -> float:
-        """The clock of the data sheet's peak of a data type: the boost clock for fp32 and fp64 [hertz]."""
+        """Return the clock of the data sheet's peak of a data type: the boost clock for fp32 and fp64 [hertz]."""
         return self.compute.clock if dtype in _BOOSTED else self.clocks.matrix_peak
 
     def matrix_rate(self, dtype: str, clock: ClockState = "peak") -> float:
@@ -591,7 +591,7 @@ class Gpu(Sourced):
 
 
 def parse_assignment(text: str) -> tuple[str, str]:
-    """The path and the value of 'memory.bandwidth="2 TB/s"', quotes or not; InputError if malformed."""
+    """Return the path and the value of 'memory.bandwidth="2 TB/s"', quotes or not; InputError if malformed."""
     path, equals, value = (part.strip() for part in text.partition("="))
     bare = value.strip("\"'").strip()
     if not (path and equals and bare):

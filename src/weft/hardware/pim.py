@@ -165,7 +165,7 @@ _SUFFIX = {Dimension.BYTES: " B", Dimension.BYTES_PER_SECOND: " B/s", Dimension.
 
 
 def _text(rule: Quantity | None, value: float) -> str:
-    """A number with its unit, in full precision."""
+    """Return a number with its unit, in full precision."""
     return f"{value!r}{_SUFFIX[rule.dimension]}" if rule else str(value)
 
 
@@ -175,7 +175,7 @@ def _shelf() -> Shelf:
 
 
 def pim(name_or_path: str | Path | Pim) -> Pim:
-    """The PIM configuration of that name, or the one that a TOML file describes; a file may extend another one.
+    """Return the PIM configuration of that name, or the one that a TOML file describes; a file may extend another one.
 
     Raises UnknownNameError, InputError or ConfigError.
 

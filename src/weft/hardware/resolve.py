@@ -46,7 +46,7 @@ def _catalog() -> Traversable:
 
 @cache
 def entries(folder: str) -> Mapping[str, CatalogEntry]:
-    """The entries of the folder "gpus" or "nodes" by name; a file that the index lacks is read."""
+    """Return the entries of the folder "gpus" or "nodes" by name; a file that the index lacks is read."""
     held, found = _read_index()[folder], {}
     for file in sorted((_catalog() / folder).iterdir(), key=lambda file: file.name):
         name, dot, suffix = file.name.rpartition(".")
@@ -57,7 +57,7 @@ def entries(folder: str) -> Mapping[str, CatalogEntry]:
 
 @cache
 def _read_index() -> dict[str, dict[str, Any]]:
-    """The index as written."""
+    """Return the index as written."""
     return json.loads((_catalog() / _FILE).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
@@ -66,7 +66,7 @@ def _type_entries(held: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _head(file: Traversable) -> CatalogEntry:
-    """The entry of a file."""
+    """Return the entry of a file."""
     document = _document(file)
     count = document.get("gpus_per_node", 0)
     return CatalogEntry(
@@ -80,7 +80,7 @@ def _head(file: Traversable) -> CatalogEntry:
 
 
 def _document(file: Traversable) -> dict[str, Any]:
-    """What a file says, with what it inherits of the file that it extends."""
+    """Return what a file says, with what it inherits of the file that it extends."""
     document = read_toml(file)
     if not isinstance(document.get("extends"), str):
         return document
@@ -89,7 +89,7 @@ def _document(file: Traversable) -> dict[str, Any]:
 
 
 def build_index() -> dict[str, dict[str, Any]]:
-    """The index as the files of the catalogue give it."""
+    """Return the index as the files of the catalogue give it."""
     found: dict[str, dict[str, Any]] = {}
     for folder in ("gpus", "nodes"):
         files = [file for file in (_catalog() / folder).iterdir() if file.name.endswith(".toml")]
@@ -126,18 +126,18 @@ _VENDORS = {"nvidia", "amd", "aws", "azure", "systems", "system"}
 
 
 def gpu_names() -> list[str]:
-    """Names of the catalogue's GPUs."""
+    """Return the names of the catalogue's GPUs."""
     return _GPUS.names()
 
 
 def node_names() -> list[str]:
-    """Names of the catalogue's nodes."""
+    """Return the names of the catalogue's nodes."""
     return _NODES.names()
 
 
 @cache
 def known_nodes() -> tuple[Node, ...]:
-    """The nodes of the catalogue."""
+    """Return the nodes of the catalogue."""
     return tuple(map(_known_node, _NODES.names()))
 
 
@@ -234,7 +234,7 @@ def _split_count(text: str) -> tuple[int | None, str]:
 
 
 def _counted_nodes(node: Node, count: int | None, rest: str) -> System:
-    """Whether the count is of nodes ("2x dgx-h100"), not of GPUs ("72xGB200 NVL72": the GPU comes first)."""
+    """Return whether the count is of nodes ("2x dgx-h100"), not of GPUs ("72xGB200 NVL72": the GPU comes first)."""
     of_gpus = rest.strip().lower() != node.name and _gpu_key(_words(rest)[0]) in _gpu_keys()
     if count is not None and of_gpus:
         return System(node=node, gpus=count, nodes=-(-count // node.gpus_per_node))
@@ -242,14 +242,14 @@ def _counted_nodes(node: Node, count: int | None, rest: str) -> System:
 
 
 def _gpu_meant(text: str, hints: Sequence[str]) -> str | None:
-    """The name of the GPU that a text means; "PCIe" in brackets selects the card instead of the module."""
+    """Return the name of the GPU that a text means; "PCIe" in brackets selects the card instead of the module."""
     bare = " ".join(word for word in _words(text) if word not in _BUILT_IN)
     tries = [f"{bare} {hint}" for hint in hints if "pcie" in _words(hint)] or [text, bare]
     return next((name for one in tries if (name := _gpu_keys().get(_gpu_key(one)))), None)
 
 
 def _read_hints(hints: Sequence[str], gpu: str) -> tuple[int | None, Node | None]:
-    """The number of nodes and the node that the text in brackets states; None for what is missing."""
+    """Return the number of nodes and the node that the text in brackets states; None for what is missing."""
     nodes: int | None = None
     for hint in hints:
         if found := re.fullmatch(r"(\d+)\s*nodes?", hint, re.IGNORECASE):
@@ -262,7 +262,7 @@ def _read_hints(hints: Sequence[str], gpu: str) -> tuple[int | None, Node | None
 
 
 def _node_named(text: str) -> Node | None:
-    """The node of that name or alias; separators and vendors' names ("Azure", "NVIDIA") are ignored."""
+    """Return the node of that name or alias; separators and vendors' names ("Azure", "NVIDIA") are ignored."""
     wanted = _node_key(text)
     for entry in entries("nodes").values():
         if wanted in {_node_key(name) for name in entry.names}:
@@ -275,12 +275,12 @@ def _node_key(text: str) -> str:
 
 
 def _words(text: str) -> list[str]:
-    """The lower-case words of a name, split at hyphens, underscores and spaces."""
+    """Return the lower-case words of a name, split at hyphens, underscores and spaces."""
     return re.findall(r"[a-z0-9.]+", text.lower())
 
 
 def _gpu_key(text: str, capacity: bool = True) -> frozenset[str]:
-    """The words that identify a GPU; the memory size is one of them only if `capacity` is set."""
+    """Return the words that identify a GPU; the memory size is one of them only if `capacity` is set."""
     kept = {_SOCKET.sub("sxm", word) for word in _words(text) if word not in _NOISE}
     sizes = {word for word in kept if re.fullmatch(r"\d+gi?b", word)}
     return frozenset({word for word in kept if not _MEMORY.fullmatch(word)} | (sizes if capacity else set()))

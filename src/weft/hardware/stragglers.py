@@ -111,7 +111,7 @@ class Stragglers:
         return self.share if isinstance(self.share, tuple) else (self.share,)
 
     def systems(self, system: System) -> tuple[System, ...]:
-        """The system with its stragglers, once for each run; InputError for one whose GPUs already differ."""
+        """Return the system with its stragglers, once for each run; InputError for one whose GPUs already differ."""
         if system.variants or any(system.start.values()):
             raise InputError("stragglers are drawn among equal GPUs, but those of this system differ; give equal ones")
         if self.who == "one":
@@ -127,7 +127,7 @@ class Stragglers:
         return tuple(_slow_system(system, dict(enumerate(map(float, each)))) for each in drawn)
 
     def runs(self, system: System, options: RunOptions) -> list[tuple[System, RunOptions]]:
-        """The system and the options of each run, all GPU by GPU; raises what `systems` raises."""
+        """Return the system and the options of each run, all GPU by GPU; raises what `systems` raises."""
         explicit = replace(options, mode="explicit")
         if self.who != "workgroups":
             return [(one, explicit) for one in self.systems(system)]
@@ -166,7 +166,7 @@ _PEAK = "clocks.matrix_peak"
 
 
 def slower(gpu: Gpu, share: float) -> Gpu:
-    """The GPU with every clock of its compute units lower by a share (higher, if negative)."""
+    """Return the GPU with every clock of its compute units lower by a share (higher, if negative)."""
     paths = ["compute.clock", *(path for path in gpu.rules() if path.startswith("clocks.") and path != _PEAK)]
     clocks = {path: gpu.value(path) for path in paths}
     return gpu.replace({path: f"{clock * (1 - share):.0f} Hz" for path, clock in clocks.items() if clock})

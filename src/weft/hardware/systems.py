@@ -66,7 +66,7 @@ class RingKernels(Sourced):
     pairs: Bytes
 
     def cost(self, kernel: str) -> KernelCost:
-        """The costs of "ll", "ll128", "simple", "direct_ll", "direct_simple" or "nvls".
+        """Return the costs of "ll", "ll128", "simple", "direct_ll", "direct_simple" or "nvls".
 
         Raises InputError if the library lacks the kernel.
         """
@@ -139,7 +139,7 @@ class Node(Sourced):
         return self.gpu.link.bandwidth / self.gpu.link.links if self.gpu.link.links else 0.0
 
     def links_between(self, first: int, second: int) -> int:
-        """How many links join two GPUs of a node directly; none behind a switch."""
+        """Return how many links join two GPUs of a node directly; none behind a switch."""
         if self.topology == "mesh":
             return self.links_per_pair if first != second else 0
         return sum(links for *pair, links in self.edges if {first, second} == set(pair))
@@ -163,14 +163,14 @@ class Node(Sourced):
         return self.gpu.link.bandwidth
 
     def path_share(self, gpus: int) -> float:
-        """Share of that peak that the paths between `gpus` GPUs let through: `host_path` over PCIe, else 1."""
+        """Return share of that peak that the paths between `gpus` GPUs let through: `host_path` over PCIe, else 1."""
         return self.host_path if self._through_host(gpus) else 1.0
 
     def _through_host(self, gpus: int) -> bool:
         return self.topology == "pcie" and not (gpus == 2 and self.links_between(0, 1))
 
     def with_gpu(self, gpu: Gpu) -> Self:
-        """The same node with another description of its GPU, such as a calibrated one."""
+        """Return the same node with another description of its GPU, such as a calibrated one."""
         return self.model_copy(update={"gpu": gpu})
 
     @model_validator(mode="after")
@@ -261,15 +261,15 @@ class System(Whole):
         return 1 if self.fabric is None or self.fabric.symmetric else self.fabric.period
 
     def gpu_of(self, rank: int) -> Gpu:
-        """The GPU of a rank."""
+        """Return the GPU of a rank."""
         return self.variants.get(rank, self.gpu)
 
     def start_of(self, rank: int) -> float:
-        """How late a rank begins [seconds]."""
+        """Return how late a rank begins [seconds]."""
         return self.start.get(rank, 0.0)
 
     def with_gpus(self, gpus: int, nodes: int | None = None) -> Self:
-        """The same node or GPU with another number of GPUs, on as few nodes as hold them unless `nodes` says.
+        """Return the same node or GPU with another number of GPUs, on as few nodes as hold them unless `nodes` says.
 
         Raises InputError for GPUs that cannot be spread so, and where ranks differ.
         """
@@ -288,12 +288,12 @@ class System(Whole):
         return -(-gpus // self.node.gpus_per_node) if self.node else 1
 
     def with_gpu(self, gpu: Gpu) -> Self:
-        """The same system with another description of its GPU, such as a calibrated one."""
+        """Return the same system with another description of its GPU, such as a calibrated one."""
         alike = (gpu.vendor, gpu.architecture) == (self.gpu.vendor, self.gpu.architecture)
         return self._with(gpu=gpu, library=self.library if alike else None)
 
     def with_variants(self, variants: Mapping[int, Gpu]) -> Self:
-        """The same system with other GPUs at some ranks."""
+        """Return the same system with other GPUs at some ranks."""
         return self._with(variants=variants)
 
     @property
@@ -316,7 +316,7 @@ class System(Whole):
         return getattr(self, field).value(own)
 
     def text(self, path: str) -> str:
-        """The value at `path` as a user would write it."""
+        """Return the value at `path` as a user would write it."""
         field, own = self._place(path)
         return str(getattr(self, field).text(own))
 
@@ -342,7 +342,7 @@ class System(Whole):
         return {**_gpu_inputs(self.gpu), **own, **joined, "library": library, "variants": variants}
 
     def replace(self, values: Mapping[str, Any]) -> Self:
-        """A copy with the values at the given paths replaced, such as {"link.bandwidth": "300 GB/s"}.
+        """Return a copy with the values at the given paths replaced, such as {"link.bandwidth": "300 GB/s"}.
 
         Raises ConfigError for an unknown path (naming the nearest), a missing unit, or a broken rule.
         """

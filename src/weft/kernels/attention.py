@@ -29,7 +29,7 @@ RESIDENT = 2
 _SOFTMAX_OPERATIONS = 6 + EXP
 """Vector operations of a score: scale, subtraction, maximum, exponential, sum, conversion (arXiv:2307.08691)."""
 HIDDEN = 0.5
-"""Share of the shorter of products and softmax that runs beside the longer [assumed; 0.3 to 0.8]."""
+"""Share of the shorter of products and softmax that runs concurrently with the longer [assumed; 0.3 to 0.8]."""
 GRADIENT_RATE = 0.72
 """Rate of the gradient's products by that of the forward pass (arXiv:2307.08691: 0.63 beside 0.73 of the peak)
 [derived; 0.65 to 0.85]."""
@@ -109,7 +109,7 @@ def attention_kernel(
 
 
 def seen_share(op: Attention) -> float:
-    """The share of all keys that a query sees on average, whole tiles counted."""
+    """Return the share of all keys that a query sees on average, whole tiles counted."""
     if not op.causal:
         return 1.0
     share = min(op.query / op.keys, 1.0)

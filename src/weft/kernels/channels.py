@@ -69,18 +69,18 @@ class ChannelTiling:
         return ((offset, min(size, chunk - offset)) for offset in range(0, chunk, size))
 
     def slice_data(self, chunk: int) -> int:
-        """Largest slice of a chunk of `chunk` bytes [bytes of data]."""
+        """Return the largest slice of a chunk of `chunk` bytes [bytes of data]."""
         if self.slices == 1:
             return chunk
         part = -(-chunk // self.slices)
         return min(max(-(-part // ALIGNMENT) * ALIGNMENT, _LEAST_SLICE), chunk)
 
     def on_wire(self, data: int) -> int:
-        """Bytes that `data` bytes occupy in the buffer and on the link."""
+        """Return the bytes that `data` bytes occupy in the buffer and on the link."""
         return round(data * self.wire)
 
     def place(self, data: int) -> int:
-        """Bytes reserved in a receive buffer for a slice of `data` bytes."""
+        """Return the bytes reserved in a receive buffer for a slice of `data` bytes."""
         return -(-self.on_wire(data) // PAGE) * PAGE
 
     def move(self, data: int, piece: int | None = None) -> ChannelMove:
@@ -88,7 +88,7 @@ class ChannelTiling:
         return ChannelMove(self, data, min(piece or self.in_flight // self.slots, data))
 
     def kernel(self, name: str, phases: tuple[Phase, ...], script_of: tuple[int, ...] = ()) -> Kernel:
-        """The kernel, one workgroup per channel."""
+        """Return the kernel, one workgroup per channel."""
         registers = self.threads * self.registers_per_thread * 4
         return Kernel(
             name, self.channels, self.threads, registers, self.lds, phases,
@@ -108,7 +108,7 @@ class ChannelMove(NamedTuple):
         self, kind: type[Kind], buffer: str, position: int, operator: str, row_stride: int = 0, offset: int = 0,
         *, wired: bool = False,
     ) -> Kind:  # fmt: skip
-        """A load or a store (`kind`) of the data; `wired` adds the flags, as in buffers and on links."""
+        """Return a load or a store (`kind`) of the data; `wired` adds the flags, as in buffers and on links."""
         unit, whole = self.piece, self.data
         if wired:
             unit, whole = self.tiling.on_wire(unit), self.tiling.on_wire(whole)
@@ -118,7 +118,7 @@ class ChannelMove(NamedTuple):
     def phase(
         self, loads: list[ChunkLoad], stores: list[ChunkStore], wait: Wait | None, delay: float, cycles: float = 0
     ) -> Phase:
-        """The phase of a script that waits, lets `delay` [s] pass, and moves the data."""
+        """Return the phase of a script that waits, lets `delay` [s] pass, and moves the data."""
         count, slots = -(-self.data // self.piece), self.tiling.slots
         return Phase(count, slots, cycles, tuple(loads), tuple(stores), wait, delay_fs=to_fs(delay))
 
@@ -172,7 +172,7 @@ class ChannelRing:
         return self.tiling.place(self.tiling.slice_data(min(self.tiling.chunk, self.lane)))
 
     def buffers(self) -> tuple[Buffer, ...]:
-        """The data, the result and the receive buffer of a GPU."""
+        """Return the data, the result and the receive buffer of a GPU."""
         inputs = 1 if self.collective == "all_gather" else self.ranks
         outputs = 1 if self.collective == "reduce_scatter" else self.ranks
         lanes, fifo = self.tiling.channels, ((self.fifo * self.tiling.channels,),)
@@ -185,11 +185,11 @@ class ChannelRing:
         )
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
-        """The kernel; `earlier` counts kernels that used the same buffers before it."""
+        """Return the kernel; `earlier` counts kernels that used the same buffers before it."""
         return self.tiling.kernel(name or self.collective, tuple(self._phases(gpu, earlier)))
 
     def _slices(self) -> Iterator[_Slice]:
-        """Every slice that a channel handles, in order: chunk after chunk, step after step."""
+        """Yield every slice that a channel handles, in order: chunk after chunk, step after step."""
         for begin, chunk in self.tiling.chunks(self.lane):
             for step in range(self.steps):
                 for offset, data in self.tiling.cut(chunk):
@@ -220,7 +220,7 @@ class ChannelRing:
         return totals
 
     def _stage(self, step: int) -> str:
-        """The buffer that receives what is sent in a step: data still to be reduced, or complete data."""
+        """Return the buffer that receives what is sent in a step: data still to be reduced, or complete data."""
         reduces = {"reduce_scatter": self.ranks, "all_reduce": self.ranks - 1, "all_gather": 0}
         return "staged" if step < reduces[self.collective] else "forwarded"
 
@@ -228,7 +228,7 @@ class ChannelRing:
         return self.collective != "all_gather" and step < self.ranks
 
     def _keeps(self, step: int) -> bool:
-        """Whether the output of a step is part of the result."""
+        """Return whether the output of a step is part of the result."""
         return self.collective == "all_gather" or step >= self.ranks - 1
 
     def _phase(

@@ -148,7 +148,7 @@ class DmaGather:
         return tuple(found)
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
-        """The copies, as one entry of a stream.
+        """Return the copies, as one entry of a stream.
 
         Raises InputError for more engines than the GPU has.
         """
@@ -161,7 +161,7 @@ class DmaGather:
         return Kernel(name or self.collective, 0, 0, 0, 0, (), copies=copies, completion_fs=completion)
 
     def _chunks(self, numbers: list[int]) -> tuple[tuple[str, int], ...]:
-        """The chunks that the commands of these numbers send, in order."""
+        """Return the chunks that the commands of these numbers send, in order."""
         return tuple(
             (_part_name("sends", piece.part), self._parts[piece.part].index(piece))
             for number in numbers
@@ -169,14 +169,14 @@ class DmaGather:
         )
 
     def dealt(self, gpu: Gpu) -> list[list[int]]:
-        """The indices of the commands that each engine executes, in order."""
+        """Return the indices of the commands that each engine executes, in order."""
         if self.engines is not None and self.engines > gpu.dma.engines:
             raise InputError(f"{self.engines} engines are asked for, but {gpu.name} has {gpu.dma.engines}; take fewer")
         count = min(self.engines or gpu.dma.engines, len(self.commands))
         return [list(range(engine, len(self.commands), count)) for engine in range(count)]
 
     def ready(self, gpu: Gpu) -> list[float]:
-        """When each engine starts its commands, from the start of the host's work or from the flag [s]."""
+        """Return when each engine starts its commands, from the start of the host's work or from the flag [s]."""
         dma, dealt = gpu.dma, self.dealt(gpu)
         if self.prelaunched:
             return [dma.trigger] * len(dealt)
@@ -185,7 +185,7 @@ class DmaGather:
         return [others + sum(costs[: engine + 1]) + dma.fetch for engine in range(len(dealt))]
 
     def completion(self, gpu: Gpu) -> float:
-        """Time from the departure of a GPU's last byte until the host has seen all completions [s].
+        """Return the time from the departure of a GPU's last byte until the host has seen all completions [s].
 
         Commands that start together end together, and the thread then polls all their signals; otherwise it has already
         seen those of the other GPUs.
@@ -194,7 +194,7 @@ class DmaGather:
         return gpu.dma.drain + gpu.dma.sync + signals * gpu.dma.signal
 
     def _driven(self, gpu: Gpu) -> int:
-        """Number of GPUs that one host thread serves."""
+        """Return the number of GPUs that one host thread serves."""
         threads = self.threads or (self.ranks if gpu.vendor == "nvidia" else 1)
         return self.ranks // threads
 

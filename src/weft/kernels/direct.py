@@ -58,7 +58,7 @@ class DirectExchange:
         return [(distance, index) for distance in range(1, self.ranks) for index in range(self.parts)]
 
     def buffers(self) -> tuple[Buffer, ...]:
-        """The data, the result, and a receive buffer for every part of every peer, on a GPU."""
+        """Return the data, the result, and a receive buffer for every part of every peer, on a GPU."""
         rules = tuple(
             ChunkRule(remote=RemoteMap("staged", self._place(*peer), False, self.collective, peer[0], direct=True))
             for peer in self._peers
@@ -74,13 +74,13 @@ class DirectExchange:
         return (distance - 1) * self.parts + index
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
-        """The kernel; `earlier` counts kernels that used the same buffers before it."""
+        """Return the kernel; `earlier` counts kernels that used the same buffers before it."""
         tiling, jobs = self.tiling, list(self._jobs())
         each = (tuple(self._script(jobs[i :: tiling.channels], earlier)) for i in range(tiling.channels))
         return tiling.kernel(name or self.collective, scripts(*each), tuple(range(tiling.channels)))
 
     def _jobs(self) -> Iterator[_Job]:
-        """All jobs, those that wait for no peer first."""
+        """Yield all jobs, those that wait for no peer first."""
         yield from (("send", *peer) for peer in self._peers)
         if self.collective == "all_to_all":
             yield from (("copy", 0, index) for index in range(self.parts))
@@ -173,7 +173,7 @@ class DirectReduce:
         return ChunkRule(remote=RemoteMap(buffer, self._place(distance, index), False, operator, distance, direct=True))
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
-        """The kernel; `earlier` counts kernels that used the same buffers before it."""
+        """Return the kernel; `earlier` counts kernels that used the same buffers before it."""
         every = [(index, own) for index in range(self.parts) for own in range(self.ranks)]
         each = (tuple(self._script(gpu, *one, earlier)) for one in every)
         return self.tiling.kernel(name or self.collective, scripts(*each), tuple(range(len(every))))
@@ -223,7 +223,7 @@ class DirectReduce:
         yield move.phase(loads, [store], last, self.tiling.sync, adds / rate)
 
     def _move(self, share: int) -> ChannelMove:
-        """The loop over a piece, with a `share`-th of the workgroup's bytes in flight.
+        """Return the loop over a piece, with a `share`-th of the workgroup's bytes in flight.
 
         Each GPU's data is one of `ranks` to be loaded or stored at once; unlike copies, additions are not unrolled
         twice.

@@ -79,7 +79,7 @@ class ChannelExchange:
         return -(-self.bytes_ // (self.ranks * self.parts))
 
     def buffers(self) -> tuple[Buffer, ...]:
-        """The data, the result, and at every peer a receive buffer per channel, on a GPU."""
+        """Return the data, the result, and at every peer a receive buffer per channel, on a GPU."""
         whole, peers = ((self.share * self.ranks,),), range(1, self.ranks)
         rules = tuple(
             ChunkRule(remote=RemoteMap("staged", distance - 1, False, self.collective, distance, direct=True))
@@ -93,13 +93,13 @@ class ChannelExchange:
         )
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
-        """The kernel; `earlier` counts kernels that used the same buffers before it."""
+        """Return the kernel; `earlier` counts kernels that used the same buffers before it."""
         each = (tuple(self._script(place, earlier)) for place in range(self.stride))
         script_of = tuple(channel % self.stride for channel in range(self.tiling.channels))
         return self.tiling.kernel(name or self.collective, scripts(*each), script_of)
 
     def _script(self, place: int, earlier: int) -> Iterator[Phase]:
-        """The script of the channels with index `place` modulo the stride: their rounds, one after another."""
+        """Yield the script of the channels with index `place` modulo the stride: their rounds, one after another."""
         delay = self.tiling.start
         for turn in range(place, self.ranks, self.stride):
             if turn == 0:
@@ -109,7 +109,7 @@ class ChannelExchange:
             delay = self.tiling.sync
 
     def _copy(self, place: int, delay: float) -> Phase:
-        """All threads copy the GPU's own part from the data to the result."""
+        """Return all threads copy the GPU's own part from the data to the result."""
         move = self.tiling.move(self.part, 2 * self.tiling.move(self.slice).piece)
         at = self._offset(0, place)
         return move.phase([self._access(ChunkLoad, move, at)], [self._access(ChunkStore, move, at)], None, delay)
@@ -136,12 +136,12 @@ class ChannelExchange:
             delay = self.tiling.sync
 
     def _access(self, kind: type[Kind], move: ChannelMove, offset: int) -> Kind:
-        """The load of data to send, or the store of data received, in a channel's part of a peer's share."""
+        """Return the load of data to send, or the store of data received, in a channel's part of a peer's share."""
         buffer = "data" if kind is ChunkLoad else "collected"
         return move.access(kind, buffer, 0, self.collective, self.part // self.stride, offset)
 
     def _offset(self, turn: int, place: int, number: int = 0) -> int:
-        """Where a slice of a peer's share begins for channel 0 [bytes].
+        """Return where a slice of a peer's share begins for channel 0 [bytes].
 
         Channel c handles part c // stride. The row stride is therefore a part divided by the stride, and `place`
         corrects the offset.

@@ -172,11 +172,11 @@ class _Rank:
 
     @staticmethod
     def chunks(gpu: Mapping[str, Any]) -> Chunks:
-        """The chunks of a rank's buffers."""
+        """Return the chunks of a rank's buffers."""
         raise NotImplementedError
 
     def workgroups(self) -> Iterator[tuple[PlanStep, ...]]:
-        """The steps of every workgroup of the rank."""
+        """Yield the steps of every workgroup of the rank."""
         blocks = sorted(self.gpu["threadblocks"], key=lambda block: block["id"])
         if [block["id"] for block in blocks] != list(range(len(blocks))):
             raise _BrokenPlan(f"the ids of rank {self.rank}'s threadblocks do not count up from 0; number them")
@@ -219,7 +219,7 @@ class _Rank:
         return all_[number]
 
     def _flat(self, kind: str, type_: str, peers: str) -> list[Channel]:
-        """All channels of a kind, in the order of connection; the j-th ones between two ranks are a pair."""
+        """Return all channels of a kind, in the order of connection; the j-th ones between two ranks are a pair."""
         so_far = Counter[int]()
         found = []
         for one in self.gpu["channels"]:
@@ -291,7 +291,7 @@ class _Newer(_Rank):
         return BufferPart(self.rank, _BUFFERS[one["type"]], *where)
 
     def _switch_buffer(self, number: int) -> BufferName:
-        """The buffer behind a channel through the switch, which must join all ranks."""
+        """Return the buffer behind a channel through the switch, which must join all ranks."""
         of_block = [one for one in self.block["channels"] if _KINDS.get(one["channel_type"]) == "switch"]
         ids = [i for one in of_block for i in one["channel_ids"]]
         groups = [
@@ -409,7 +409,7 @@ class _OlderReader(_Rank):
         )
 
     def _far(self, op: Mapping[str, Any], ids: str, buffers: str) -> list[BufferPart]:
-        """The parts at other ranks, or through the switch at all ranks."""
+        """Return the parts at other ranks, or through the switch at all ranks."""
         size = op["cnt"]
         if _kind(op, "ctype") == "switch":
             near = "src" if ids == "i_cids" else "dst"
@@ -419,7 +419,7 @@ class _OlderReader(_Rank):
         return [BufferPart(c.peer, far, one["off"], size) for c, one in zip(channels, op[ids], strict=True)]
 
     def _near(self, op: Mapping[str, Any], key: str) -> list[BufferPart]:
-        """The parts of the rank itself that a step lists as `srcs` or `dsts`."""
+        """Return the parts of the rank itself that a step lists as `srcs` or `dsts`."""
         size = op["cnt"]
         return [BufferPart(self.rank, _BUFFERS[one["buff"]], one["off"], size) for one in op.get(key, ())]
 

@@ -84,11 +84,11 @@ class PlanKernel:
         return self._scripts_of.symmetric
 
     def buffers(self) -> tuple[Buffer, ...]:
-        """A GPU's memories, and their names in the address map."""
+        """Return a GPU's memories, and their names in the address map."""
         return self._scripts_of.buffers
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
-        """The kernel; `earlier` counts kernels that used the same buffers before it."""
+        """Return the kernel; `earlier` counts kernels that used the same buffers before it."""
         made = self._scripts_of if earlier == 0 else _Scripts(self, earlier)
         rate = gpu.compute.vector_flops_per_clock if self.element_bytes > 1 else BYTE_ADDS_PER_CLOCK
         by_gpu = made.scripts(rate * self.element_bytes)
@@ -96,7 +96,7 @@ class PlanKernel:
         return replace(kernel, by_gpu=() if self.symmetric else by_gpu)
 
     def aside(self, gpu: Gpu, name: str, earlier: int = 0) -> tuple[PlacedKernel, ...]:
-        """The copies of its ports, each as a kernel that a workgroup's command starts."""
+        """Return the copies of its ports, each as a kernel that a workgroup's command starts."""
         return tuple(self._scripts_of.copies(name, earlier, gpu.dma.engines))
 
     @cached_property
@@ -129,7 +129,7 @@ class _Scripts:
         return (rank - peer) % self.plan.ranks
 
     def _away(self, buffer: str, key: _Key, distance: int) -> int:
-        """The position of a chunk whose stores go to the same one of the GPU `distance` ranks below."""
+        """Return the position of a chunk whose stores go to the same one of the GPU `distance` ranks below."""
         names = self.names[buffer]
         rule = ChunkRule(remote=RemoteMap(buffer, len(names.rule), False, self.operator, distance, direct=True))
         return names((distance, *key), rule)
@@ -139,20 +139,20 @@ class _Scripts:
         return self.names[buffer](key, ChunkRule(counted=True))
 
     def _everywhere(self, buffer: str) -> int:
-        """The position of a chunk whose stores the switch copies to all GPUs."""
+        """Return the position of a chunk whose stores the switch copies to all GPUs."""
         route = RemoteMap(buffer, len(self.names[buffer].rule), False, self.operator, 0, members=self.plan.ranks)
         return self.names[buffer](("all",), ChunkRule(remote=route))
 
     def _signal(self, rank: int, channel: Channel) -> int:
-        """The position that a rank signals over a channel; its peer waits for the same one."""
+        """Return the position that a rank signals over a channel; its peer waits for the same one."""
         return self._away("signals", (channel.kind, channel.number), self._distance(rank, channel.peer))
 
     def _signal_position(self, rank: int, channel: Channel) -> int:
-        """The position where the signals of a channel's peer arrive."""
+        """Return the position where the signals of a channel's peer arrive."""
         return self._signal(channel.peer, Channel(channel.kind, rank, channel.number))
 
     def _totals(self) -> dict[_Key, int]:
-        """How often each rank gets each signal, comes to each barrier and frees each semaphore, in one run."""
+        """Return how often each rank gets each signal, comes to each barrier and frees each semaphore, in one run."""
         totals: dict[_Key, int] = defaultdict(int)
         for rank, blocks in enumerate(self.whole.actions):
             for action in (action for block in blocks for action in block):
@@ -236,7 +236,7 @@ class _Scripts:
         return Phase(1, 1, 0, stores=stores, delay_fs=to_fs(delay))
 
     def _waits(self, place: _Place, action: Action) -> Iterator[Wait]:
-        """What an action waits for: counts of signals, of workgroups at a barrier, of releases, and packets."""
+        """Yield what an action waits for: counts of signals, of workgroups at a barrier, of releases, and packets."""
         rank, step, before = place[0], action.step, self.earlier
         for channel, count in zip(step.waits, self.order.signals.get(place, ()), strict=True):
             total = before * self.totals[rank, channel.kind, channel.peer, channel.number]
@@ -273,7 +273,7 @@ class _Scripts:
         return names(("all", *key), ChunkRule(remote=route))
 
     def _motion(self, rank: int, block: int, number: int, index: int, motion: Motion) -> Phase:
-        """The loop that loads a motion's sources, adds them up and stores them at its targets."""
+        """Return the loop that loads a motion's sources, adds them up and stores them at its targets."""
         size, loads = motion.targets[0].size, len(motion.sources)
         piece = max(self.tiling.in_flight // (self.tiling.slots * loads), 64)
         move = self.tiling.move(size, piece)
@@ -395,7 +395,7 @@ class _Scripts:
     def _cut(
         self, buffer: str, memory: str, spans: list[list[ByteRange | None]], rules: tuple[ChunkRule, ...]
     ) -> Buffer:
-        """Names of parts of a memory, each of its own size and place on each GPU."""
+        """Return the names of parts of a memory, each of its own size and place on each GPU."""
         each = [
             [one[rank] or ByteRange(rank, memory, 0, FLAG, False) for one in spans] for rank in range(self.plan.ranks)
         ]
@@ -404,5 +404,5 @@ class _Scripts:
         return Buffer(buffer, sizes, rules, within=(memory, 0), offsets=offsets)
 
     def _per_gpu(self, rows: list[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-        """Rows of each GPU, or the first one's alone where one GPU represents all."""
+        """Return rows of each GPU, or the first one's alone where one GPU represents all."""
         return tuple(rows[:1]) if self.symmetric or all(row == rows[0] for row in rows) else tuple(rows)

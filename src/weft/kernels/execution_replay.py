@@ -62,7 +62,7 @@ class Order:
 
 @lru_cache(maxsize=16)
 def replay_plan(plan: ExecutionPlan, bytes_: int) -> Order:
-    """The order of a plan's actions for a collective of `bytes_`, once its result is shown to be right.
+    """Return the order of a plan's actions for a collective of `bytes_`, once its result is shown to be right.
 
     Raises InputError that names the step for a wait that never ends, for accesses that nothing orders, and for a result
     that is not the plan's collective.
@@ -146,7 +146,7 @@ class _Replay:
         return True
 
     def _missing(self, rank: int, step: Any, block: tuple[int, int]) -> str:
-        """What a step waits for and has not got, in words; empty if nothing."""
+        """Return what a step waits for and has not got, in words; empty if nothing."""
         for channel, times in Counter(step.waits).items():
             if self.taken[rank, channel] + times > len(self.sent[rank, channel]):
                 count, number = self.taken[rank, channel] + times, channel.number
@@ -167,7 +167,7 @@ class _Replay:
         return ""
 
     def _turns(self, block: tuple[int, int], barrier: int) -> int:
-        """How often a workgroup has passed a barrier."""
+        """Return how often a workgroup has passed a barrier."""
         before = self._actions(block)[: self.at[block]]
         return sum(action.step.barrier is not None and action.step.barrier[0] == barrier for action in before)
 
@@ -205,12 +205,12 @@ class _Replay:
         return slice(span.begin // self.grain, -(-(span.begin + span.size) // self.grain))
 
     def _at(self, rank: int, span: ByteRange) -> Iterator[tuple[int, _Cells]]:
-        """The memory of a span, or of all ranks."""
+        """Yield the memory of a span, or of all ranks."""
         for one in range(self.plan.ranks) if span.rank is None else (span.rank,):
             yield one, self.memory[one, span.memory, span.packets]
 
     def _packets_here(self, rank: int, action: Action) -> bool:
-        """Whether all packets that an action reads have been written."""
+        """Return whether all packets that an action reads have been written."""
         read = (span for motion in action.motions for span in motion.sources if span.packets)
         return all((cells.writer[self._slice(s)] >= 0).all() for s in read for _, cells in self._at(rank, s))
 
@@ -301,7 +301,7 @@ class _Replay:
         )
 
     def _could_end(self, block: tuple[int, int], waiting: list[tuple[int, int]]) -> bool:
-        """Whether a step behind the waits of other workgroups would signal what a workgroup waits for."""
+        """Return whether a step behind the waits of other workgroups would signal what a workgroup waits for."""
         rank, step = block[0], self._actions(block)[self.at[block]].step
         behind = [(one, action) for one in waiting for action in self._actions(one)[self.at[one] :]]
         for channel in step.waits:
@@ -316,7 +316,7 @@ class _Replay:
         return not (step.barrier is None and not step.waits and not step.acquires and not self._sends(block, behind))
 
     def _sends(self, block: tuple[int, int], behind: list[tuple[tuple[int, int], Action]]) -> bool:
-        """Whether a step that has not run would write packets into what a workgroup reads."""
+        """Return whether a step that has not run would write packets into what a workgroup reads."""
         action = self._actions(block)[self.at[block]]
         for span in (one for motion in action.motions for one in motion.sources if one.packets):
             empty = self.memory[span.rank or 0, span.memory, True].writer[self._slice(span)] < 0
@@ -368,7 +368,7 @@ class _Replay:
         return piece * self.grain * count // self.whole.output
 
     def _explain_piece(self, cells: _Cells, at: int, wanted: npt.NDArray[np.bool_]) -> str:
-        """What is wrong with a piece, and which step left it."""
+        """Return what is wrong with a piece, and which step left it."""
         held, parts = cells.held[at], []
         lacks = [rank for rank in range(self.plan.ranks) if wanted[rank] and held[rank] == 0]
         twice = [rank for rank in range(self.plan.ranks) if held[rank] > 1]
@@ -383,7 +383,7 @@ class _Replay:
         return f"{found}, as {self._name(self.events[writer].place)} left it"
 
     def _name(self, place: _Place) -> str:
-        """An action as messages name it."""
+        """Return an action as messages name it."""
         rank, block, number = place
         return self.whole.actions[rank][block][number].place
 
@@ -393,7 +393,7 @@ def _list_ranks(ranks: list[int]) -> str:
 
 
 def _grain(whole: ExpandedPlan) -> int:
-    """The largest piece that all bounds of spans and buffers are multiples of [bytes]."""
+    """Return the largest piece that all bounds of spans and buffers are multiples of [bytes]."""
     sizes = [whole.input, whole.output]
     for blocks in whole.actions:
         for block in blocks:

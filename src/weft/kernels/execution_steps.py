@@ -79,7 +79,7 @@ class ExpandedPlan:
         return max(round(self.bytes / whole), 1) * whole
 
     def memories(self, rank: int) -> dict[str, int]:
-        """Sizes of a rank's memories [bytes]."""
+        """Return the sizes of a rank's memories [bytes]."""
         scratch = self._offset(rank, self.plan.chunks[rank].scratch)
         if self.plan.reuse:
             scratch = min(scratch, _REUSED_SCRATCH)
@@ -88,14 +88,14 @@ class ExpandedPlan:
         return data | {"scratch": scratch}
 
     def base(self, rank: int, buffer: BufferName) -> tuple[str, int]:
-        """The memory of a buffer, and where it begins there."""
+        """Return the memory of a buffer, and where it begins there."""
         if buffer == "scratch" or not self.plan.in_place:
             return {"input": "data", "output": "collected"}.get(buffer, buffer), 0
         within = (self.plan.collective, buffer) in (("all_gather", "input"), ("reduce_scatter", "output"))
         return "data", rank * (self.bytes // self.plan.ranks) if within else 0
 
     def _offset(self, rank: int, index: int) -> int:
-        """Where chunk `index` of a rank's buffers begins [bytes]."""
+        """Return where chunk `index` of a rank's buffers begins [bytes]."""
         chunks, grain = self.plan.chunks[rank], self.plan.alignment
         total, count = (self.input, chunks.input) if chunks.input else (self.output, chunks.output)
         groups = chunks.groups or 1

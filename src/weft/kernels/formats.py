@@ -45,7 +45,7 @@ class Encoded:
         return math.ceil(math.prod(self.shape) * self.format.bits / 8)
 
     def decode(self) -> npt.NDArray[np.float32]:
-        """The values that the fields stand for, in the tensor's shape."""
+        """Return the values that the fields stand for, in the tensor's shape."""
         blocks = self.format.read(self.fields) * self.scale
         moved = np.moveaxis(np.empty(self.shape), self.axis, -1).shape
         return np.moveaxis(blocks.reshape(moved), -1, self.axis).astype(np.float32)
@@ -62,14 +62,14 @@ class BlockFormat(ABC):
 
     @abstractmethod
     def write(self, blocks: Floats) -> tuple[dict[str, Array], float]:
-        """The fields of blocks, shape (..., block), and the scale of all."""
+        """Return the fields of blocks, shape (..., block), and the scale of all."""
 
     @abstractmethod
     def read(self, fields: Mapping[str, Array]) -> Floats:
-        """The blocks that the fields stand for, shape (..., block)."""
+        """Return the blocks that the fields stand for, shape (..., block)."""
 
     def encode(self, values: npt.ArrayLike, axis: int = -1) -> Encoded:
-        """The tensor in this format, blocks along `axis`.
+        """Return the tensor in this format, blocks along `axis`.
 
         Raises InputError if blocks do not divide the axis, and for NaN and infinities, which these formats do not hold.
         """
@@ -128,7 +128,7 @@ class SharedMicroexponents(BlockFormat):
         return np.ldexp(fields["element"].astype(np.float64), self._power(top, fields["shift"]))
 
     def _power(self, top: Array, shift: Array) -> npt.NDArray[np.int64]:
-        """The power of two of each value's unit."""
+        """Return the power of two of each value's unit."""
         power: npt.NDArray[np.int64] = top - np.repeat(shift, self.pair, axis=-1) - (self.magnitude - 1)
         return power
 
@@ -194,7 +194,7 @@ _ELEMENTS: Mapping[str, tuple[Any, int, float]] = {
 
 
 def _element(name: str) -> tuple[Any, float]:
-    """An element type and its largest value."""
+    """Return an element type and its largest value."""
     kind, _, largest = _ELEMENTS[name]
     return kind, largest
 

@@ -48,7 +48,7 @@ def gemm_kernel(
 def _script(
     gemm: Gemm, gpu: Gpu, tiling: GemmTiling, options: RunOptions, part: int, operator: str, prefix: str
 ) -> tuple[Phase, ...]:
-    """The script of a workgroup for one part of K."""
+    """Return the script of a workgroup for one part of K."""
     rows, columns = tiling.grid(gemm)
     steps = tiling.part_steps(gemm)
     unit = tiling.step * gemm.element_bytes
@@ -81,7 +81,7 @@ def _script(
 
 
 def running_clock(gpu: Gpu, options: RunOptions) -> float:
-    """The compute units' clock in a "short" or a "sustained" run [hertz]; UnknownNameError for other names.
+    """Return the compute units' clock in a "short" or a "sustained" run [hertz]; UnknownNameError for other names.
 
     A machine without a vendor has no power limit.
     """
@@ -120,7 +120,7 @@ _PROMOTES = ("ada", "blackwell-rtx", "hopper")
 
 
 def promoted_share(scaled: int, dtype: str, gpu: Gpu, options: RunOptions) -> float:
-    """Share of the main-loop rate that remains where vector units scale and add each sum of 128 products.
+    """Return the share of the main-loop rate that remains where vector units scale and add each sum of 128 products.
 
     A warpgroup waits for its products before it adds them. Raises as `main_loop_flops`.
     """
@@ -159,19 +159,19 @@ def claims(gemm: Gemm, gpu: Gpu, tiling: GemmTiling) -> tuple[int, int]:
 
 
 def operand_sizes(gemm: Gemm, tiling: GemmTiling) -> tuple[int, int]:
-    """Sizes of A and B in memory, padded to whole slabs and equal parts of K [bytes]."""
+    """Return the sizes of A and B in memory, padded to whole slabs and equal parts of K [bytes]."""
     rows, columns = tiling.grid(gemm)
     slab = tiling.step * gemm.element_bytes * tiling.part_steps(gemm)[0] * tiling.splits * gemm.batch
     return rows * tiling.rows * slab, columns * tiling.columns * slab
 
 
 def operands(gemm: Gemm, tiling: GemmTiling, prefix: str = "") -> list[Buffer]:
-    """A and B as the buffers "a" and "b" with `prefix` before their names."""
+    """Return a and B as the buffers "a" and "b" with `prefix` before their names."""
     return [Buffer(prefix + name, ((size,),)) for name, size in zip("ab", operand_sizes(gemm, tiling), strict=True)]
 
 
 def tile_table(gemm: Gemm, tiling: GemmTiling, chunks: int, first_chunk: int = 0, nodes: int = 1) -> Work:
-    """The output tiles in run order, one row each: chunk by chunk, beginning with `first_chunk` (the stagger).
+    """Return the output tiles in run order, one row each: chunk by chunk, beginning with `first_chunk` (the stagger).
 
     Chunks cut the longer side of the tile grid, so that a chunk is as square as can be and its operands are reused in
     the cache; they are equal runs of tiles in raster order. With several `nodes`, the chunks of a node stay together:
@@ -199,7 +199,7 @@ def tile_table(gemm: Gemm, tiling: GemmTiling, chunks: int, first_chunk: int = 0
 
 
 def _stagger_chunks(chunks: int, first: int, nodes: int) -> list[int]:
-    """The order of chunks from the `first` one on, the places in a node inside, the nodes outside."""
+    """Return the order of chunks from the `first` one on, the places in a node inside, the nodes outside."""
     each = chunks // nodes
     node, place = divmod(first, each)
     return [(node + q) % nodes * each + (place + s) % each for q in range(nodes) for s in range(each)]
@@ -217,7 +217,7 @@ def in_parts(tiles: Work, gemm: Gemm, tiling: GemmTiling) -> Work:
 
 
 def _part_by_part(tiles: Work, gemm: Gemm, tiling: GemmTiling) -> Work:
-    """The tiles for every part of K, each with a chunk of partial sums of its own."""
+    """Return the tiles for every part of K, each with a chunk of partial sums of its own."""
     work = in_parts(tiles, gemm, tiling)
     work[:, y.WORK_REGION] = work[:, y.WORK_SCRIPT]
     for column in (y.WORK_BYTES, y.WORK_OFFSET):
@@ -270,7 +270,7 @@ def over_dies(work: Work, gpu: Gpu) -> Work:
 
 
 def _raster(gemm: Gemm, tiling: GemmTiling, chunks: int) -> Work:
-    """All (row, column) pairs: bands of `tiling.band` lines of the longer side, walked across line by line.
+    """Return all (row, column) pairs: bands of `tiling.band` lines of the longer side, walked across line by line.
 
     Bands do not straddle chunks where the chunks divide the longer side evenly.
     """

@@ -66,7 +66,7 @@ class SwitchCollective:
         return (*first, "switch", *last)
 
     def buffers(self) -> tuple[Buffer, ...]:
-        """A GPU's data and result, the buffers that all GPUs map, and the flags that GPUs send each other."""
+        """Return a GPU's data and result, the buffers that all GPUs map, and the flags that GPUs send each other."""
         channels, turn = self.tiling.channels, self.chunk * self.ranks
         whole, fifo = self.share * self.ranks, turn * self.tiling.depth * channels
         inputs = self.share if self.collective == "all_gather" else whole
@@ -88,7 +88,7 @@ class SwitchCollective:
         return ChunkRule(remote=RemoteMap(buffer, 0, False, operator, 0, members=self.ranks, member_stride=stride))
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
-        """The kernel; `earlier` counts kernels that used the same buffers before it."""
+        """Return the kernel; `earlier` counts kernels that used the same buffers before it."""
         return self.tiling.kernel(name or self.collective, tuple(self._phases(earlier)))
 
     def _phases(self, earlier: int) -> Iterator[Phase]:
@@ -112,7 +112,7 @@ class SwitchCollective:
         return self.tiling.move(self.chunk, self.tiling.in_flight // (self.tiling.slots * self.ranks))
 
     def _stage(self, stage: str, number: int) -> tuple[ChunkLoad, ChunkStore]:
-        """What a workgroup loads and stores for one stage of a chunk; it copies all heads, and owns one."""
+        """Return what a workgroup loads and stores for one stage of a chunk; it copies all heads, and owns one."""
         one, n = self._one, self.ranks
         every = ChannelMove(self.tiling, one.data * n, one.piece * n)
         slot, turn = number % self.tiling.depth * self.chunk * n, self.chunk * n

@@ -100,7 +100,7 @@ class _RunWriter:
         self.masks = [sum(1 << bank for bank in range(side, pim.channel.banks, apart)) for side in range(apart)]
 
     def run(self, kind: int, count: int, row: int = -1, side: int = 0, last: bool = False) -> tuple[int, ...]:
-        """A run of `count` commands on `row` of the banks of one side."""
+        """Return a run of `count` commands on `row` of the banks of one side."""
         mask = 0 if kind == PIM_COMPUTE else self.masks[side]
         return kind, mask, row, count, self.gap, 0, self.opening, 0 if last else 1, self.barrier if last else 0
 
@@ -141,7 +141,7 @@ MICROEXPONENTS = tuple(name for name, one in FORMATS.items() if isinstance(one, 
 def _encode_runs(
     write: _RunWriter, chosen: InstructionSet, groups: int, each: float, held: int, across: bool
 ) -> Iterator[tuple[int, ...]]:
-    """The runs of all groups: `held` groups, each read twice, then their results, `each` words a group."""
+    """Yield the runs of all groups: `held` groups, each read twice, then their results, `each` words a group."""
     rows, done, side = write.words, 0, 0
     exchanges = EXCHANGES * GROUP // 2 if across else 0
     while done < groups:
@@ -162,7 +162,7 @@ def _encode_runs(
 
 
 def _next_row(group: int, words: int) -> int:
-    """The first group after `group` in another row of so many words."""
+    """Return the first group after `group` in another row of that many words."""
     per = max(words // GROUP, 1)
     return (group // per + 1) * per
 
@@ -177,7 +177,7 @@ def _results(write: _RunWriter, begin: int, end: int, side: int) -> Iterator[tup
 
 
 def _within_mode(body: Iterator[tuple[int, ...]], pim: Pim) -> Iterator[tuple[int, ...]]:
-    """The runs with the writes before and after them: program and mode, and back."""
+    """Yield the runs with the writes before and after them: program and mode, and back."""
     write, modes = _RunWriter(pim), pim.modes
     bus = to_fs(pim.word_seconds)
     before = -(-pim.units.command_file // modes.instructions_per_write) * bool(modes.enter_writes) + modes.enter_writes
@@ -221,7 +221,7 @@ class MemoryWork:
 
 
 def _stream_runs(write: _RunWriter, kernel: Streamed, words: int, registers: int) -> Iterator[tuple[int, ...]]:
-    """The runs of a streaming kernel: in each row as many words of every operand and of the result as fit."""
+    """Yield the runs of a streaming kernel: in each row as many words of every operand and of the result as fit."""
     per_row = write.words // (kernel.reads + kernel.writes)
     group = registers // 2 if kernel.writes else registers
     for first in range(0, words, per_row):

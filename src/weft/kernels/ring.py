@@ -138,7 +138,7 @@ def sum_kernel(
     element_bytes: int = 2,
     operator: str = "reduce_scatter",
 ) -> Kernel:
-    """A local kernel that stores the sum of chunks of equal size (buffer, position) into the result."""
+    """Return a local kernel that stores the sum of chunks of equal size (buffer, position) into the result."""
     phase = _phase(tiling, gpu, operator, sources, ("result", 0), None, element_bytes)
     return _kernel(name, gpu, tiling, [phase])
 
@@ -164,7 +164,7 @@ class WholeRing:
         return -(-self.bytes_ // (self.ranks * self.tiling.piece)) * self.tiling.piece
 
     def buffers(self) -> tuple[Buffer, ...]:
-        """A GPU's data, receive buffers, reduced chunk and result."""
+        """Return a GPU's data, receive buffers, reduced chunk and result."""
         chunks = ((self.chunk,) * self.ranks,)
         return (
             Buffer("data", chunks),
@@ -174,7 +174,7 @@ class WholeRing:
         )
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
-        """The kernel; `earlier` counts kernels that used the same buffers before it."""
+        """Return the kernel; `earlier` counts kernels that used the same buffers before it."""
         halved = replace(self.tiling, piece=self.tiling.piece // 2)
         reduce = reduce_kernel(self.ranks, gpu, halved, self.element_bytes, source="data")
         gather = gather_kernel(self.ranks, gpu, self.tiling, own=("result", 0))
@@ -223,7 +223,7 @@ def exchange_rules(gpus: int, nodes: int) -> tuple[ChunkRule, ...]:
 
 
 def _node(gpus: int, nodes: int) -> int:
-    """The GPUs around which ranks are counted in a node; 0 where one node holds all."""
+    """Return the GPUs around which ranks are counted in a node; 0 where one node holds all."""
     return gpus // nodes if nodes > 1 else 0
 
 

@@ -36,7 +36,7 @@ class FusionStyle:
     scale and mask of the scores, projections of queries, keys and values, gradients of a norm's parameters. With `wide`
     scores, the kernels of scale, mask and softmax are in fp32, between copies; biases `apart` from what follows them
     are kernels of their own. Heads are `copied` apart before batched products, where these do not read them in strides.
-    `loss` names the kernels of the cross entropy. Shared experts may run `beside` the exchange of tokens, which travel
+    `loss` names the kernels of the cross entropy. Shared experts may run `beside` the dispatch or combine, which travel
     in the number format `dispatched`, the gradients of their results in `returned` (none: that of the model). Keys
     of latent attention are `joined` from the part that is rotated and the rest by a copy. What Transformer Engine has
     no kernel for is `elementary`, several kernels of PyTorch: rotations that also scale, limits of the inputs of an
@@ -115,7 +115,7 @@ class Routing:
 
 
 PREDICTION = "prediction"
-"""The module of layers that predict further tokens, and of what surrounds them."""
+"""The module of layers that predict decode tokens, and of what surrounds them."""
 INPUT, PREVIOUS = "input", "previous"
 """What a piece reads beside the outputs of others: the input of its part of the model, or of the piece before it."""
 
@@ -126,7 +126,7 @@ class LayerOp:
 
     It `reads` the outputs of other pieces by their names, or INPUT, or PREVIOUS, first what it keeps most of.
     `parameters` counts the weights that it owns before the cut, the smaller ones (scales, biases) included. Where its
-    input `forks`, the backward pass adds up two gradients. A piece `beside` the exchange of tokens does not wait for
+    input `forks`, the backward pass adds up two gradients. A piece `beside` the dispatch or combine does not wait for
     it; `routing` says what is exchanged. Columns or rows that are cut stay together by `unit`, as those of a head do.
     Code asks for its `role`, never for its name.
     """
@@ -156,7 +156,7 @@ def sources(pieces: Sequence[LayerOp]) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class LayerKind:
-    """A kind of layer: with a mixture of experts, with windowed attention, causal, with cross attention."""
+    """A kind of layer: with a mixture of experts (MoE), with windowed attention, causal, with cross attention."""
 
     mixture: bool = False
     window: bool = False
@@ -176,7 +176,7 @@ LAYERS: Mapping[str, LayerKind] = {
 
 
 def layer(model: Transformer, kind: str, tokens: Tokens, style: FusionStyle, dtype: str) -> Iterator[LayerOp]:
-    """The operators of one layer of a kind (see `Transformer.layer_kinds`), in the order of execution.
+    """Yield the operators of one layer of a kind (see `Transformer.layer_kinds`), in the order of execution.
 
     Sources: the layer of GPT-2 and Megatron-LM (arXiv:1909.08053, 2205.05198); Llama (arXiv:2307.09288); latent
     attention and mixtures: DeepSeek-V2 (arXiv:2405.04434); parallel blocks: PaLM (arXiv:2204.02311), whose first and
@@ -219,7 +219,7 @@ class _Layer:
             entry = f"{last}{suffix}"
 
     def sublayer(self, norm: str, residual: str, body: Iterator[LayerOp], entry: str) -> Iterator[LayerOp]:
-        """A sub-layer with its norms and the sum with its own input, the output of the piece `entry`."""
+        """Yield a sub-layer with its norms and the sum with its own input, the output of the piece `entry`."""
         pieces = list(body)
         module, where = pieces[0].module, self.model.norms
         if where == "after":
@@ -328,7 +328,7 @@ class _Layer:
         yield LayerOp(f"{name}_up", self.gemm(up, rank), "attention", "columns", up * rank, role=roles[2])
 
     def heads(self, projected: tuple[str, ...]) -> Iterator[LayerOp]:
-        """What works on single heads: norms of queries and keys, rotation, attention.
+        """Yield what works on single heads: norms of queries and keys, rotation, attention.
 
         `projected` are the pieces that make queries, keys and values, the last one values, which are not rotated.
         """
@@ -394,11 +394,11 @@ class _Layer:
         yield LayerOp("cross_projection", self.gemm(model.hidden, inner), "cross", "rows", owned)
 
     def mlp(self, entry: str) -> Iterator[LayerOp]:
-        """A plain MLP on the output of `entry`."""
+        """Yield a plain MLP on the output of `entry`."""
         yield from self.perceptron("", self.model.wide, entry)
 
     def perceptron(self, prefix: str, wide: int, entry: str) -> Iterator[LayerOp]:
-        """A plain MLP on the output of `entry`; `prefix` precedes the names of its operators."""
+        """Yield a plain MLP on the output of `entry`; `prefix` precedes the names of its operators."""
         hidden, bias = self.model.hidden, self.bias()
         first = _mlp_columns(self.model, wide)
         owned = first * (hidden + bias)
@@ -409,7 +409,7 @@ class _Layer:
         yield LayerOp(f"{prefix}fc2", down, "mlp", "rows", hidden * (wide + bias), role=Role.MLP_DOWN)
 
     def mixture(self, entry: str) -> Iterator[LayerOp]:
-        """Router, exchange of tokens, experts as grouped GEMMs, and experts that all tokens share, on the output of
+        """Router, dispatch or combine, experts as grouped GEMMs, and experts that all tokens share, on the output of
         `entry`.
 
         Tokens spread evenly over the experts, until a plan's loads say otherwise.
@@ -461,7 +461,7 @@ class _Layer:
             yield LayerOp("experts_fc2_bias", added, "moe", "routed", role=inner)
 
     def activation(self, elements: int) -> Streaming:
-        """The activation function on so many elements of its output."""
+        """Return the activation function on that many elements of its output."""
         name, fused = self.model.activation, self.style.fused and self.model.biases == "all"
         if self.model.is_gated:
             return Streaming("swiglu", elements, 1, self.dtype)  # GeGLU moves the same bytes
@@ -470,12 +470,12 @@ class _Layer:
         return Streaming("bias_gelu" if fused else "gelu", elements, 1, self.dtype)
 
     def add_bias(self, name: str, elements: int, module: str, cut: Cut, role: Role) -> Iterator[LayerOp]:
-        """The bias of a linear layer, where a kernel of its own adds it."""
+        """Yield the bias of a linear layer, where a kernel of its own adds it."""
         if self.style.apart and self.bias():
             yield LayerOp(name, Streaming("bias_add", elements, 1, self.dtype), module, cut, role=role)
 
     def residual(self, name: str, module: str, entry: str) -> Iterator[LayerOp]:
-        """The sum of the output of the piece before with that of `entry`, and what precedes it."""
+        """Yield the sum of the output of the piece before with that of `entry`, and what precedes it."""
         elements, style = self.tokens.count * self.model.hidden, self.style
         yield from self.add_bias(f"{name}_bias", elements, module, "tokens", Role.RESIDUAL)
         if style.dropout and not style.fused:
@@ -502,7 +502,7 @@ class _Layer:
 
 
 def query_key_value(model: Transformer) -> int:
-    """Columns of the projection of queries, keys and values."""
+    """Return columns of the projection of queries, keys and values."""
     return (model.attention_heads + model.key_heads) * model.head_size + model.key_heads * model.value_size
 
 
@@ -516,7 +516,7 @@ def _norm(model: Transformer, name: str, rows: int, dtype: str, module: str, for
 
 
 def embedding(model: Transformer, tokens: Tokens, style: FusionStyle, dtype: str) -> Iterator[LayerOp]:
-    """What precedes the first layer: rows of the embedding table, positions, token types, norm, dropout."""
+    """Yield what precedes the first layer: rows of the embedding table, positions, token types, norm, dropout."""
     hidden = model.hidden
     count = tokens.count + (tokens.of_encoder.count if model.encoder_layers else 0)
     table = Streaming("embedding", count, hidden, dtype)
@@ -534,7 +534,7 @@ def embedding(model: Transformer, tokens: Tokens, style: FusionStyle, dtype: str
 
 
 def head(model: Transformer, tokens: Tokens, style: FusionStyle, dtype: str) -> Iterator[LayerOp]:
-    """What follows the last layer: layers that predict further tokens, the last norm, the logits and their loss."""
+    """What follows the last layer: layers that predict decode tokens, the last norm, the logits and their loss."""
     for number in range(1, model.predict_layers + 1):
         yield from prediction(model, f"predict{number}_", tokens, style, dtype)
     if model.norms != "after":
@@ -569,7 +569,7 @@ def _masked_ops(model: Transformer, rows: int, batch: int, dtype: str) -> Iterat
 
 
 def prediction(model: Transformer, prefix: str, tokens: Tokens, style: FusionStyle, dtype: str) -> Iterator[LayerOp]:
-    """A layer that predicts one more token: from the last layer's output and the embedding of the token after it.
+    """Yield a layer that predicts one more token: from the last layer's output and the embedding of the token after it.
 
     Source: multi-token prediction of DeepSeek-V3 (arXiv:2412.19437, section 2.2); embedding and logits share weights.
     """

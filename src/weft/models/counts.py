@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Numbers of weights: of the embedding, of all layers, of the head, and of layers that predict further tokens.
+    """Numbers of weights: of the embedding, of all layers, of the head, and of layers that predict decode tokens.
 
     Of those of the layers, `experts` belong to routed experts, of which each token visits the part `visited`.
     """
@@ -31,7 +31,7 @@ class Parameters:
 
     @property
     def total(self) -> int:
-        """All weights but those of layers that predict further tokens, as models are named by."""
+        """All weights but those of layers that predict decode tokens, as models are named by."""
         return self.embedding + self.layers + self.head
 
     @property
@@ -41,7 +41,7 @@ class Parameters:
 
 
 def parameters(model: Transformer) -> Parameters:
-    """The numbers of a model's weights, biases and scales, by its parts."""
+    """Return the numbers of a model's weights, biases and scales, by its parts."""
     tokens, style = _one(model), FusionStyle()
     counts = {kind: list(layer(model, kind, tokens, style, "bf16")) for kind in dict.fromkeys(model.layer_kinds)}
     ends = list(head(model, tokens, style, "bf16"))

@@ -53,7 +53,7 @@ _GPT = _keys(
 
 
 def _gated_values(config: Config) -> Values:
-    """The gated activation: SwiGLU for SiLU, else GeGLU."""
+    """Return the gated activation: SwiGLU for SiLU, else GeGLU."""
     name = config.get("hidden_activation") or config.get("hidden_act", "silu")
     return {
         "activation": _check_known(
@@ -66,7 +66,7 @@ _GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python", "q
 
 
 def _plain(key: str) -> Callable[[Config], Values]:
-    """The activation without a gate that a key names."""
+    """Return the activation without a gate that a key names."""
     known = dict.fromkeys(_GELU, "gelu") | {"relu": "relu"}
     return lambda config: {"activation": _check_known(key, config.get(key, "gelu"), known)}
 
@@ -78,7 +78,7 @@ def _check_known(key: str, name: object, known: Mapping[str, str]) -> str:
 
 
 def _llama(config: Config) -> Values:
-    """The activation, and biases: of all linear layers, or of attention (of which those of QKV are counted)."""
+    """Return the activation, and biases: of all linear layers, or of attention (of which those of QKV are counted)."""
     attention, mlp = (
         config.get("attention_bias") or config.get("bias") or config.get("qkv_bias"),
         config.get("mlp_bias"),
@@ -92,7 +92,7 @@ def _qwen(config: Config) -> Values:
 
 
 def _windows(config: Config) -> Values:
-    """The window of attention, and how often it comes: every layer, or as `layer_types` lists."""
+    """Return the window of attention, and how often it comes: every layer, or as `layer_types` lists."""
     window = config.get("sliding_window")
     if not window:
         return {}
@@ -524,7 +524,7 @@ def _stated_bits(bits: object, known: Mapping[int, str]) -> str:
 
 
 def from_config(file: Path) -> Transformer:
-    """The model that a `config.json` describes.
+    """Return the model that a `config.json` describes.
 
     Of a multimodal model the language model is read. What has no operators in Weft is left out: soft caps of logits, a
     gate before shared experts, the bias of an output projection without others; all elements of a head rotate. Raises
@@ -551,7 +551,7 @@ def from_config(file: Path) -> Transformer:
 
 
 def _name(file: Path) -> str:
-    """A model's name: that of the file, or of its folder if all such files are called alike."""
+    """Return a model's name: that of the file, or of its folder if all such files are called alike."""
     return file.resolve().parent.name if file.name == "config.json" else file.stem
 
 

@@ -17,7 +17,7 @@ _SHELF = Shelf("model", "weft.models", "catalog", ("name", "title"), Transformer
 
 
 def model_names() -> list[str]:
-    """The models of the catalogue."""
+    """Return the models of the catalogue."""
     return _SHELF.names()
 
 
@@ -41,7 +41,7 @@ def load_model(name_or_path: Transformer | str | Path) -> Transformer:
 
 
 def graph_in(work: object) -> Graph | None:
-    """The graph in a file that a user names where a model could stand, by its content; None for all else."""
+    """Return the graph in a file that a user names where a model could stand, by its content; None for all else."""
     if not isinstance(work, str | Path) or not _names_file(work):
         return None
     kind = file_kind(work)
@@ -57,7 +57,7 @@ def graph_in(work: object) -> Graph | None:
 
 
 def _names_file(name: str | Path) -> bool:
-    """Whether a user means a file rather than a model of the catalogue, which goes before a file of its name."""
+    """Return whether a user means a file rather than a model of the catalogue, which goes before a file of its name."""
     text = str(name)
     return is_file(name) or text.endswith(_SUFFIXES) or (text not in _SHELF.names() and _is_regular(text))
 

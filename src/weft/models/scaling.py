@@ -20,12 +20,12 @@ def edge(hidden: float, sequence: float, tp: int, element: float = 2.0) -> float
 
 
 def all_reduce_rate(link: float, ranks: int) -> float:
-    """Bytes per second that ring all-reduces of `ranks` GPUs get through at links of `link` bytes/s."""
+    """Return the bytes per second that ring all-reduces of `ranks` GPUs get through at links of `link` bytes/s."""
     return link * ranks / (2 * (ranks - 1))
 
 
 def share(flops_per_byte: float, flops_per_s: float, bytes_per_s: float) -> float:
-    """Share of the time that communication takes if none is hidden: 1 / (1 + FLOPs per byte x bytes/s / FLOP/s).
+    """Return share of the time that communication takes if none is hidden: 1 / (1 + FLOPs per byte x bytes/s / FLOP/s).
 
     >>> share(1000, flops_per_s=1e14, bytes_per_s=1e11)
     0.5

@@ -27,7 +27,7 @@ _PASSES = 3
 
 
 def iteration(model: str, batch: Any, source: Any, target: Any = 0, dtype: str = "fp32") -> Graph:
-    """The operators of a training iteration, forward and backward, in sequence; without the optimizer's update.
+    """Return the operators of a training iteration, forward and backward, in sequence; without the optimizer's update.
 
     `model` is one of SEQUENCE_MODELS. Every sequence of the batch is padded to `source` steps (frames of 10 ms for
     speech, tokens for translation) and `target` tokens; arrays of lengths broadcast in `weft.estimate`. The backward
@@ -59,7 +59,7 @@ def _elementwise(elements: Any, dtype: str, inputs: int = 1) -> Streaming:
 
 
 def _deepspeech(batch: Any, frames: Any, dtype: str) -> Named:
-    """The two convolutions, each with batch norm and a clipped linear function (161 x F -> 21 x T x 32)."""
+    """Return the two convolutions, each with batch norm and a clipped linear function (161 x F -> 21 x T x 32)."""
     wide = plain(np.asarray(frames))
     first = Convolution(batch, 1, 32, DEEPSPEECH_FEATURES, wide, 41, 2, 0, dtype, 11)
     second = Convolution(batch, 32, 32, first.rows, first.columns, 21, 2, 0, dtype, 11, 1)
@@ -71,7 +71,7 @@ def _deepspeech(batch: Any, frames: Any, dtype: str) -> Named:
 
 
 def deepspeech_steps(frames: Any) -> Any:
-    """Steps of DeepSpeech2's recurrent layers for so many frames of 10 ms; InputError below one step."""
+    """Steps of DeepSpeech2's recurrent layers for that many frames of 10 ms; InputError below one step."""
     steps = (np.asarray(frames) - 11) // 2 + 1 - 10
     if np.any(steps < 1):
         raise InputError(f"{np.min(frames):g} frames are too few for DeepSpeech2's convolutions; give at least 31")
@@ -79,7 +79,7 @@ def deepspeech_steps(frames: Any) -> Any:
 
 
 def _classifier_ops(batch: Any, steps: Any, hidden: int, dtype: str) -> Named:
-    """The linear layer, its softmax, and CTC over all steps."""
+    """Return the linear layer, its softmax, and CTC over all steps."""
     rows = plain(np.asarray(batch) * np.asarray(steps))
     yield "linear", Gemm(rows, CHARACTERS, hidden, dtype)
     yield "softmax", Streaming("softmax", rows, CHARACTERS, dtype)
@@ -88,7 +88,7 @@ def _classifier_ops(batch: Any, steps: Any, hidden: int, dtype: str) -> Named:
 
 
 def _deepspeech2(batch: Any, frames: Any, target: Any, dtype: str) -> Named:
-    """The reference from 7 August 2018: three GRU layers of 2560 cells in one direction (@e91cec7)."""
+    """Return the reference from 7 August 2018: three GRU layers of 2560 cells in one direction (@e91cec7)."""
     steps = deepspeech_steps(frames)
     yield from _deepspeech(batch, frames, dtype)
     for layer, inputs in enumerate((672, 2560, 2560)):
@@ -97,7 +97,7 @@ def _deepspeech2(batch: Any, frames: Any, target: Any, dtype: str) -> Named:
 
 
 def _deepspeech2_first(batch: Any, frames: Any, target: Any, dtype: str) -> Named:
-    """The first reference, of July 2018: five GRU layers of 800 cells in both directions, batch norm between."""
+    """Return the first reference, of July 2018: five GRU layers of 800 cells in both directions, batch norm between."""
     steps = deepspeech_steps(frames)
     yield from _deepspeech(batch, frames, dtype)
     elements = plain(np.asarray(batch) * np.asarray(steps) * 800)

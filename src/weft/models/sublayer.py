@@ -46,12 +46,12 @@ class SubLayer:
 
     @classmethod
     def custom(cls, m: int, n: int, k: int, dtype: str = "bf16", name: str = "custom") -> Self:
-        """A sub-layer from the dimensions of its unsplit GEMM; InputError if one cannot be used."""
+        """Return a sub-layer from the dimensions of its unsplit GEMM; InputError if one cannot be used."""
         return cls(model="custom", name=name, title=f"{name} ({m} x {n} x {k})", gemm=Gemm(m, n, k, dtype))
 
 
 def sublayer(model: Transformer | str | Path, name: str, dtype: str | None = None) -> SubLayer:
-    """A sub-layer of a model (given itself, by name or by file), unsplit; UnknownNameError for an unknown one.
+    """Return a sub-layer of a model (given itself, by name or by file), unsplit; UnknownNameError for an unknown one.
 
     Without a `dtype` it is in the number format of the model.
 

@@ -164,7 +164,7 @@ class Transformer(Sourced):
 
     @property
     def parameters(self) -> int:
-        """Number of weights, without the layers that predict further tokens."""
+        """Number of weights, without the layers that predict decode tokens."""
         return parameters(self).total
 
     @property
@@ -191,7 +191,7 @@ class Transformer(Sourced):
 
 
 def _broken(model: Transformer) -> Iterator[tuple[bool, str]]:
-    """Each rule between dimensions: whether the model breaks it, and what to say then."""
+    """Yield each rule between dimensions: whether the model breaks it, and what to say then."""
     heads, shared = model.attention_heads, model.key_heads
     uneven = bool(model.heads and not model.head and not model.kv_rank and model.hidden % model.heads)
     yield uneven, f"heads ({heads}) cannot share hidden ({model.hidden}) evenly; give heads that divide it, or head"

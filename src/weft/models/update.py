@@ -32,7 +32,7 @@ def optimizer_ops(
     clips: bool = True,
     zeroed: int | None = None,
 ) -> tuple[Op, ...]:
-    """The operators of an optimizer's step on so many parameters of a GPU, in their order.
+    """Return the operators of an optimizer's step on that many parameters of a GPU, in their order.
 
     As in Megatron-LM's mixed precision: with `loss_scaling` gradients are unscaled and checked for infinities; their
     norm is taken and, if the optimizer `clips`, they are scaled to it; the optimizer, `fused` into one kernel (LAMB:

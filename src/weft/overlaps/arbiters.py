@@ -122,7 +122,7 @@ def _compile(rule: Rule) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def _machine_code(rule: Rule) -> Any:
-    """The machine code of a rule, which is made once for all processes if all that decides it can be told."""
+    """Return the machine code of a rule, which is made once for all processes if all that decides it can be told."""
     from weft.engine.code import load
 
     digest = digest_of(rule)
@@ -211,7 +211,7 @@ def _describe(value: Any, parts: list[str], within: list[Any]) -> None:
 
 
 def _names(code: CodeType) -> list[str]:
-    """The names that a function's code, and the functions within it, look up."""
+    """Return the names that a function's code, and the functions within it, look up."""
     return [
         *code.co_names,
         *(name for inner in code.co_consts if isinstance(inner, CodeType) for name in _names(inner)),

@@ -1,7 +1,7 @@
 """How a GEMM and an independent collective share one GPU: driver, launch order, priority, compute units.
 
 The strategies are those that C3 and ConCCL compare (arXiv:2412.14335): two plain streams, a collective with priority,
-compute units set apart for it, and copies by DMA engines.
+compute units reserved for it, and copies by DMA engines.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from weft.overlaps.lower.gpus import slow_links
 from weft.overlaps.moe import PAGE, ExpertLayer, ExpertMethod, Piece, Slot, on_all_units
 
 BLOCKS = 4
-"""Blocks of tokens that each sending channel handles one after the other [assumed, 2 to 16]: the grain at which a
+"""Blocks of tokens that each sending channel handles serially [assumed, 2 to 16]: the grain at which a
 receiver begins to add up."""
 _GRAIN = 128
 """Workgroups share data in multiples of this [bytes]."""
@@ -164,25 +164,25 @@ class PerRankLayer(ExpertLayer):
         return tuple(Slot(distance, 0, number) for distance, count in most.items() for number in range(count))
 
     def leaving(self, g: int, place: Slot) -> Piece | None:
-        """The run that GPU g sends at a place; None if it has none there."""
+        """Return the run that GPU g sends at a place; None if it has none there."""
         runs = self._runs[g if self.gpus > 1 else 0, place.distance]
         return runs[place.number] if place.number < len(runs) else None
 
     def landing(self, g: int, place: Slot) -> Piece | None:
-        """The run that GPU g receives at a place."""
+        """Return the run that GPU g receives at a place."""
         return self.leaving((g + place.distance) % self.routing.ranks, place)
 
     def copies(self, g: int, distance: int) -> int:
-        """How many tokens GPU g sends `distance` ranks down."""
+        """Return how many tokens GPU g sends `distance` ranks down."""
         return sum(run.rows for run in self._runs[g if self.gpus > 1 else 0, distance])
 
     def _first_landed(self, g: int, distance: int) -> int:
-        """The row at which the tokens of the GPU `distance` ranks up begin among those that GPU g received."""
+        """Return the row at which the tokens of the GPU `distance` ranks up begin among those that GPU g received."""
         ranks = self.routing.ranks
         return sum(self.copies((g + d) % ranks, d) for d in range(distance))
 
     def landed_row(self, g: int, distance: int, token: int) -> int:
-        """The row of a token of the GPU `distance` ranks up among those that GPU g received."""
+        """Return the row of a token of the GPU `distance` ranks up among those that GPU g received."""
         runs = self._runs[(g + distance) % self.routing.ranks if self.gpus > 1 else 0, distance]
         run = next(one for one in runs if one.row <= token < one.row + one.rows)
         return self._first_landed(g, distance) + run.at + token - run.row
@@ -190,11 +190,11 @@ class PerRankLayer(ExpertLayer):
     # -- what the kernels on all compute units do
 
     def expand_parts(self, g: int) -> list[SumPart]:
-        """The copies of what GPU g received into the lines of its experts."""
+        """Return the copies of what GPU g received into the lines of its experts."""
         return [SumPart((at,), rows, size) for at, rows, size in self._of_tokens(g, "received", 0, "landed")]
 
     def fold_parts(self, g: int) -> list[SumPart]:
-        """The sums of what the experts of GPU g answer to a token, for every token that it received."""
+        """Return the sums of what the experts of GPU g answer to a token, for every token that it received."""
         return [SumPart(rows, (at,), size) for at, rows, size in self._of_tokens(g, "output", 1, "partial")]
 
     def _of_tokens(self, g: int, lines: str, position: int, landed: str) -> Iterator[tuple[At, tuple[At, ...], int]]:
@@ -210,7 +210,7 @@ class PerRankLayer(ExpertLayer):
                 yield (landed, 0, at), places, count * self.row_bytes
 
     def sum_parts(self, g: int, block: int) -> list[SumPart]:
-        """The sums of what came back to GPU g for the tokens of a block."""
+        """Return the sums of what came back to GPU g for the tokens of a block."""
         rows = [
             TokenRows(run.row, run.rows, ("returned", distance, run.row * self.row_bytes))
             for distance in range(self.routing.ranks)
@@ -278,13 +278,13 @@ class PerRankLayer(ExpertLayer):
         return self._of_scripts(operator, by_gpu, tiling)
 
     def blocks(self, channel: int) -> range:
-        """The blocks of a channel, in order."""
+        """Return the blocks of a channel, in order."""
         return range(channel, -(-self.routing.tokens // self._block), self._senders)
 
     def _sender(
         self, g: int, channel: int, operator: str, source: str, target: str, tiling: ChannelTiling, back: bool
     ) -> tuple[Phase, ...]:
-        """The script of a channel that sends: run by run of its blocks, to all GPUs in turn."""
+        """Return the script of a channel that sends: run by run of its blocks, to all GPUs in turn."""
         of, ranks = self.landing if back else self.leaving, self.routing.ranks
         found: list[Phase] = []
         for block in self.blocks(channel):
@@ -316,7 +316,7 @@ class PerRankLayer(ExpertLayer):
     def _part(
         self, tiling: ChannelTiling, operator: str, part: SumPart, begin: int = 0, end: int | None = None
     ) -> Phase:
-        """The loop that adds up a part, or its bytes from `begin` to `end`."""
+        """Return the loop that adds up a part, or its bytes from `begin` to `end`."""
         most = max(len(part.sources), len(part.targets))
         each = max(tiling.in_flight // tiling.slots // most // _GRAIN, 1) * _GRAIN
         loop = tiling.move((part.size if end is None else end) - begin, each)
@@ -326,7 +326,7 @@ class PerRankLayer(ExpertLayer):
         return loop.phase(loads, stores, None, 0.0, adds / self.gpu.compute.vector_flops_per_clock)
 
     def _local(self, name: str, operator: str, parts: list[list[SumPart]]) -> Kernel:
-        """A kernel on all compute units that shares the bytes of each GPU's parts evenly."""
+        """Return a kernel on all compute units that shares the bytes of each GPU's parts evenly."""
         tiling = on_all_units(self.gpu)
         by_gpu: list[list[tuple[Phase, ...]]] = []
         for mine in parts:
@@ -346,18 +346,18 @@ class PerRankLayer(ExpertLayer):
     # -- places
 
     def _at_first(self, g: int, place: Slot) -> tuple[int, int]:
-        """Size and place of a run that GPU g sends, among its tokens [bytes]."""
+        """Return size and place of a run that GPU g sends, among its tokens [bytes]."""
         run = self.leaving(g, place)
         return (run.rows * self.row_bytes, run.row * self.row_bytes) if run else (0, 0)
 
     def _at_landing(self, g: int, place: Slot) -> tuple[int, int]:
-        """Size and place of a run that GPU g receives, among what it received [bytes]."""
+        """Return size and place of a run that GPU g receives, among what it received [bytes]."""
         run = self.landing(g, place)
         row = self._first_landed(g, place.distance) + run.at if run else 0
         return (run.rows * self.row_bytes, row * self.row_bytes) if run else (0, 0)
 
     def _at_return(self, g: int, place: Slot) -> tuple[int, int]:
-        """Size and place of the results of a run that GPU g sent, after those of nearer GPUs [bytes]."""
+        """Return size and place of the results of a run that GPU g sent, after those of nearer GPUs [bytes]."""
         size, at = self._at_first(g, place)
         whole = -(-self.routing.tokens * self.row_bytes // PAGE) * PAGE
         return size, at + place.distance * whole if size else 0

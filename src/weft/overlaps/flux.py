@@ -161,7 +161,7 @@ class GemmScatter(JoinedPair):
     gathers: bool = False
 
     def plan(self, gpu: Gpu) -> Plan:
-        """The GEMM with remote stores, then the kernel that adds."""
+        """Return the GEMM with remote stores, then the kernel that adds."""
         work = self._chunked_tiles()
         work[:, y.WORK_REGION] = work[:, y.WORK_LANE]
         part = len(work) // self.ranks

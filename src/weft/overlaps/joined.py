@@ -88,7 +88,7 @@ def not_joined(node: Node) -> InputError:
 
 
 def fit_rows(gemm: Gemm, tiling: GemmTiling, ranks: int) -> GemmTiling:
-    """The tiling, transposed or halved in rows until whole tiles make up a GPU's share of the rows.
+    """Return the tiling, transposed or halved in rows until whole tiles make up a GPU's share of the rows.
 
     Where no half does, the tile has the most rows that are a power of two and make up the share, if these are 16.
     """
@@ -132,7 +132,7 @@ class JoinedPair:
             )
 
     def _chunked_tiles(self, pieces: int = 1) -> Work:
-        """The output tiles, chunk of rows by chunk of rows, each in `pieces`; a tile's lane is its piece.
+        """Return the output tiles, chunk of rows by chunk of rows, each in `pieces`; a tile's lane is its piece.
 
         Raises InputError where the rows do not make `ranks` equal chunks of whole tiles, or K is cut.
         """
@@ -144,7 +144,7 @@ class JoinedPair:
 
 
 def repeat_tiles(part: Gemm, tiling: GemmTiling, parts: int) -> tuple[Work, Work]:
-    """The tiles of a GEMM in `parts` equal parts of rows, part by part, and the part of each tile."""
+    """Return the tiles of a GEMM in `parts` equal parts of rows, part by part, and the part of each tile."""
     tiles = tile_table(part, tiling, 1)
     work, of_part = np.concatenate([tiles] * parts), np.repeat(np.arange(parts), len(tiles))
     work[:, y.WORK_ROW] += of_part * tiling.grid(part)[0]
@@ -176,7 +176,7 @@ class GatheredPair(JoinedPair):
         return store_in_order(self._chunked_tiles(self._pieces))
 
     def _product(self, gpu: Gpu, wait: Wait | None = None) -> Kernel:
-        """The GEMM, whose operand A is all chunks of a buffer, and whose workgroups start after `wait`."""
+        """Return the GEMM, whose operand A is all chunks of a buffer, and whose workgroups start after `wait`."""
         kernel = super()._product(gpu)
         main, *rest = kernel.phases
         load_a, load_b = main.loads

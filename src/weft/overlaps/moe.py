@@ -166,7 +166,7 @@ class ExpertLayer(ABC):
     # -- pieces
 
     def _pieces_to(self, source: int, expert: int) -> list[Piece]:
-        """The pieces that a GPU sends to an expert, in the order of its list."""
+        """Return the pieces that a GPU sends to an expert, in the order of its list."""
         routing, high = self.routing, self.tiling.rows
         owner = expert // routing.experts_per_rank
         count, row = int(routing.counts[expert]), int(routing.first_rows(source)[expert])
@@ -180,12 +180,12 @@ class ExpertLayer(ABC):
         return found
 
     def _first_line(self, owner: int, expert: int) -> int:
-        """The first line of tiles of an expert on its GPU."""
+        """Return the first line of tiles of an expert on its GPU."""
         lines = -(-self.routing.received_rows(owner) // self.tiling.rows)
         return int(lines[: expert % self.routing.experts_per_rank].sum())
 
     def lines(self, rank: int) -> int:
-        """The lines of tiles of all experts of a GPU."""
+        """Return the lines of tiles of all experts of a GPU."""
         return int((-(-self.routing.received_rows(rank) // self.tiling.rows)).sum())
 
     @cached_property
@@ -213,12 +213,12 @@ class ExpertLayer(ABC):
         )
 
     def sent_piece(self, g: int, slot: Slot) -> Piece | None:
-        """The piece that GPU g sends at a place; None if it has none there."""
+        """Return the piece that GPU g sends at a place; None if it has none there."""
         pieces = self._cut[g if self.gpus > 1 else 0, slot.distance, slot.expert]
         return pieces[slot.number] if slot.number < len(pieces) else None
 
     def came(self, g: int, slot: Slot) -> Piece | None:
-        """The piece that GPU g receives at a place."""
+        """Return the piece that GPU g receives at a place."""
         return self.sent_piece((g + slot.distance) % self.routing.ranks, slot)
 
     # -- sizes
@@ -233,7 +233,7 @@ class ExpertLayer(ABC):
         return max(map(self.lines, range(self.routing.ranks)))
 
     def _product(self, op: GroupedGemm) -> Gemm:
-        """The GEMM that a grouped one is on a GPU, as if all lines belonged to one expert."""
+        """Return the GEMM that a grouped one is on a GPU, as if all lines belonged to one expert."""
         return Gemm(self._most_lines * self.tiling.rows, op.n, op.k, op.dtype)
 
     @property
@@ -254,7 +254,7 @@ class ExpertLayer(ABC):
         return [(line, last[line][0], rows[line]) for line in sorted(rows, key=lambda line: (*last[line], line))]
 
     def _tiles(self, g: int, op: GroupedGemm, stored: int | None, wide: int) -> Work:
-        """The tiles of a grouped GEMM on a GPU in order: bands of lines of one expert, walked across.
+        """Return the tiles of a grouped GEMM on a GPU in order: bands of lines of one expert, walked across.
 
         They fill the chunk `stored` of "output" (None: no chunk) with rows of `wide` bytes.
         """
@@ -277,7 +277,7 @@ class ExpertLayer(ABC):
         return np.array(rows, dtype=np.int64).reshape(-1, y.WORK_FIELDS)
 
     def _work(self, ups: list[Work], downs: list[Work]) -> tuple[tuple[Work, ...], int, int]:
-        """The tiles of both GEMMs on every GPU, padded to equal numbers with empty ones, and both numbers."""
+        """Return the tiles of both GEMMs on every GPU, padded to equal numbers with empty ones, and both numbers."""
         first, second = max(map(len, ups)), max(map(len, downs))
         if first + second > MOST_TILES:
             raise InputError(
@@ -311,7 +311,7 @@ class ExpertLayer(ABC):
         return replace(kernel, name=operator, workgroups=tiles, part=(first, first + tiles), phases=(main, store))
 
     def _script_lines(self, kernel: Kernel, by_line: list[dict[int, tuple[Phase, ...]]]) -> Kernel:
-        """The kernel with a script for every line of each GPU, and an empty one for tiles that a GPU lacks."""
+        """Return the kernel with a script for every line of each GPU, and an empty one for tiles that a GPU lacks."""
         lines = range(self._most_lines)
         each = [[of_gpu.get(line, ()) for line in lines] + [()] for of_gpu in by_line]
         longest = max(len(script) for of_gpu in each for script in of_gpu)
@@ -320,7 +320,7 @@ class ExpertLayer(ABC):
         return replace(kernel, phases=by_gpu[0], by_gpu=by_gpu, script_of=tuple(range(len(lines) + 1)))
 
     def _products(self) -> tuple[tuple[Work, ...], list[PlacedKernel]]:
-        """The tiles of both GEMMs, whose results are stored in their GPU's memory, and their kernels."""
+        """Return the tiles of both GEMMs, whose results are stored in their GPU's memory, and their kernels."""
         works, first, second = self._work(
             [self._tiles(g, self.up, 0, self._inner) for g in range(self.gpus)],
             [self._tiles(g, self.down, 1, self.row_bytes) for g in range(self.gpus)],
@@ -344,7 +344,7 @@ class ExpertLayer(ABC):
         return works, products
 
     def _of_scripts(self, name: str, by_gpu: list[list[tuple[Phase, ...]]], tiling: ChannelTiling) -> Kernel:
-        """A kernel whose channels run a script each, on every GPU its own."""
+        """Return a kernel whose channels run a script each, on every GPU its own."""
         longest = (Phase(0, 1, 0),) * max(len(script) for each in by_gpu for script in each)
         padded = tuple(scripts(longest, *each)[len(longest) :] for each in by_gpu)
         channels = len(by_gpu[0])
@@ -354,7 +354,7 @@ class ExpertLayer(ABC):
     # -- buffers
 
     def _inputs(self, rules: tuple[ChunkRule, ...]) -> tuple[Buffer, ...]:
-        """The tokens, the rows that experts receive, both piece by piece, and the weights."""
+        """Return the tokens, the rows that experts receive, both piece by piece, and the weights."""
         return (
             Buffer("tokens", ((self.routing.tokens * self.row_bytes,),)),
             Buffer("received", ((self._operand(self.up),),)),
@@ -364,22 +364,22 @@ class ExpertLayer(ABC):
         )
 
     def _weights(self) -> tuple[Buffer, ...]:
-        """What the experts of a GPU multiply by."""
+        """Return what the experts of a GPU multiply by."""
         return tuple(
             Buffer(f"{name} b", ((operand_sizes(self._product(op), self.tiling)[1] * op.groups,),))
             for name, op in (("up", self.up), ("down", self.down))
         )
 
     def _outputs(self) -> Buffer:
-        """What both GEMMs store in their GPU's memory."""
+        """Return what both GEMMs store in their GPU's memory."""
         return Buffer("output", ((self._operand(self.down), self._room(self.row_bytes)),), (CACHED_STORE,) * 2)
 
     def _room(self, wide: int) -> int:
-        """Size of as many rows of `wide` bytes as all lines have [bytes]."""
+        """Return the size of as many rows of `wide` bytes as all lines have [bytes]."""
         return self._most_lines * self.tiling.rows * wide
 
     def _operand(self, op: GroupedGemm) -> int:
-        """Size of the rows that a grouped GEMM reads, in whole lines and K steps [bytes]."""
+        """Return the size of the rows that a grouped GEMM reads, in whole lines and K steps [bytes]."""
         return operand_sizes(self._product(op), self.tiling)[0]
 
     def _rules(
@@ -401,25 +401,25 @@ class ExpertLayer(ABC):
         place: Place,
         slots: tuple[Slot, ...] | None = None,
     ) -> Buffer:
-        """The pieces as other names of parts of a chunk, where `place` says."""
+        """Return the pieces as other names of parts of a chunk, where `place` says."""
         each = [[place(g, slot) for slot in slots or self.slots] for g in range(self.gpus)]
         sizes = tuple(tuple(size for size, _ in row) for row in each)
         offsets = tuple(tuple(offset for _, offset in row) for row in each)
         return Buffer(name, sizes, rules, within=within, offsets=offsets)
 
     def _at_token(self, g: int, slot: Slot) -> tuple[int, int]:
-        """Size and place of a piece that GPU g sends, among its tokens [bytes]."""
+        """Return size and place of a piece that GPU g sends, among its tokens [bytes]."""
         piece = self.sent_piece(g, slot)
         return (piece.rows * self.row_bytes, piece.row % self.routing.tokens * self.row_bytes) if piece else (0, 0)
 
     def _in_passes(self, g: int, slot: Slot) -> tuple[int, int]:
-        """Size and place of the results of a piece that GPU g sent, pass by pass over its tokens [bytes]."""
+        """Return size and place of the results of a piece that GPU g sent, pass by pass over its tokens [bytes]."""
         size, place = self._at_token(g, slot)
         piece, whole = self.sent_piece(g, slot), -(-self.routing.tokens * self.row_bytes // PAGE) * PAGE
         return size, place + (piece.row // self.routing.tokens * whole if piece else 0)
 
     def _in_lines(self, g: int, slot: Slot) -> tuple[int, int]:
-        """Size and place of a piece that GPU g receives, in the lines of its experts [bytes]."""
+        """Return size and place of a piece that GPU g receives, in the lines of its experts [bytes]."""
         piece = self.came(g, slot)
         return (
             (piece.rows * self.row_bytes, (piece.line * self.tiling.rows + piece.at) * self.row_bytes)

@@ -57,7 +57,7 @@ class PairTimes:
 def pair_of(
     work: Graph, system: Described, options: RunOptions | None = None, harness: BenchmarkProtocol | None = None
 ) -> PairTimes:
-    """The pair of a graph of one GEMM and one collective that depend on each other (see
+    """Return the pair of a graph of one GEMM and one collective that depend on each other (see
     `weft.models.parallel.dependent`).
 
     Raises InputError for any other graph, and what `estimate` raises.
@@ -91,7 +91,7 @@ def pair_of(
 
 
 def _ops(work: Graph) -> tuple[Gemm, Collective]:
-    """The GEMM and the collective of a graph of just these; InputError for any other graph."""
+    """Return the GEMM and the collective of a graph of just these; InputError for any other graph."""
     ops = [node.op for node in work]
     gemms, moved = [op for op in ops if isinstance(op, Gemm)], [op for op in ops if isinstance(op, Collective)]
     if len(ops) != 2 or not gemms or not moved or moved[0].name not in _JOINED:

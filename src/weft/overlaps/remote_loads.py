@@ -85,7 +85,7 @@ class LoadingGemm(GatheredPair):
         return self._plan(gpu, [PlacedKernel(kernel, operator="gemm")], self._data(), *work)
 
     def _turns(self, g: int) -> Work:
-        """The tiles of GPU `g`, a line of every GPU's rows after the other."""
+        """Return the tiles of GPU `g`, a line of every GPU's rows after the other."""
         lines = self.gemm.m // self.ranks // self.tiling.rows
         work = self._chunked_tiles(lines)
         peer, line = np.divmod(work[:, y.WORK_LANE], lines)

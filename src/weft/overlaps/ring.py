@@ -77,11 +77,11 @@ class RingPair:
         return tile_table(self.gemm, replace(self.tiling, splits=1), self.ranks, first, self.nodes)
 
     def _work(self, gpus: int) -> tuple[Work, ...]:
-        """The output tiles of every simulated GPU."""
+        """Return the output tiles of every simulated GPU."""
         return self.tiles, *map(self._tiles_of, range(1, gpus))
 
     def _sizes(self, tiles: Work) -> tuple[int, ...]:
-        """Sizes of the output chunks in the order in which a GPU computes them [bytes]."""
+        """Return the sizes of the output chunks in the order in which a GPU computes them [bytes]."""
         return tuple(np.bincount(tiles[:, y.WORK_REGION], tiles[:, y.WORK_BYTES]).astype(int).tolist())
 
     @property
@@ -93,7 +93,7 @@ class RingPair:
         self, kernels: tuple[PlacedKernel, ...], all_gathers: bool, work: tuple[Work, ...],
         rules: tuple[ChunkRule, ...], *others: Buffer,
     ) -> Plan:  # fmt: skip
-        """The plan: the GEMM stores its output by `rules`; `others` are additional buffers.
+        """Return the plan: the GEMM stores its output by `rules`; `others` are additional buffers.
 
         With `all_gathers` there are buffers of the all-gather behind it.
         """
@@ -118,5 +118,5 @@ class RingPair:
 
 
 def has_gather(graph: Graph) -> bool:
-    """Whether an all-gather follows the reduce-scatter."""
+    """Return whether an all-gather follows the reduce-scatter."""
     return any(isinstance(node.op, Collective) and not node.op.reduces for node in graph)

@@ -58,7 +58,7 @@ class NearMemoryRingScatter(RingPair):
     """The ring reduce-scatter of a GEMM's output, whose stores the memory adds up."""
 
     def plan(self, gpus: int = 1) -> Plan:
-        """The reduce-scatter alone: one kernel sends each chunk on, as updates, once its data have arrived."""
+        """Return the reduce-scatter alone: one kernel sends each chunk on, as updates, once its data have arrived."""
         check_whole(self.tiling)
         updates = forward_rules("output", "reduce_scatter", self.ranks, update=True)
         output = Buffer("output", tuple(map(self._sizes, self._work(gpus))), updates)

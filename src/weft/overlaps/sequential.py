@@ -1,4 +1,4 @@
-"""The baseline: a GEMM and its collective one after the other, as are the GEMMs and exchanges of an MoE layer."""
+"""The baseline: a GEMM and its collective run serially, as do the GEMMs and exchanges of an MoE layer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Sequential(ExpertMethod):
     """GEMM with cached stores, cache write-back, then ring reduce-scatter and all-gather on compute units.
 
     An all-gather before the GEMM runs on compute units, too, by the vendor's library if there is one, and ends before
-    the GEMM begins; an MoE layer runs its exchanges and GEMMs one after the other. `algorithm` takes the library's
+    the GEMM begins; an MoE layer runs its exchanges and GEMMs serially. `algorithm` takes the library's
     kernels of both collectives in place of the paper's ring: "ring", "direct", "nvls", or "library" (the one that it
     would choose).
     """
@@ -173,7 +173,7 @@ class GatherFirst(GatheredPair):
     """C = gather(A) x B in sequence: a ring's kernel on compute units gathers A, then the GEMM runs."""
 
     def plan(self, gpu: Gpu) -> Plan:
-        """The all-gather, then the GEMM, whose tiles run in the order of a GEMM alone."""
+        """Return the all-gather, then the GEMM, whose tiles run in the order of a GEMM alone."""
         self._check_chunks()
         kernels = (
             PlacedKernel(gather_kernel(self.ranks, gpu, RING, own=("a", 0), buffer="a"), operator="all_gather"),
@@ -218,7 +218,7 @@ class SequentialRing(RingPair):
 
 @dataclass(frozen=True)
 class SequentialExperts(ExpertLayer):
-    """Dispatch, both GEMMs and combine of an MoE layer, one after the other."""
+    """Dispatch, both GEMMs and combine of an MoE layer, serially."""
 
     def plan(self) -> Plan:
         """Channels put and signal, both GEMMs, channels put and signal, and a kernel that adds."""
@@ -244,7 +244,7 @@ class SequentialExperts(ExpertLayer):
         return Plan(placed, buffers, works, self.tiling.wavefronts(self.gpu))
 
     def _exchange(self, operator: str, source: str, target: str, *, back: bool) -> Kernel:
-        """All pieces from `source` to `target`: channels for each peer put its pieces there and signal.
+        """Return all pieces from `source` to `target`: channels for each peer put its pieces there and signal.
 
         A channel then waits for what the peer on the other side puts; `back`: results go to where tokens came from.
         """

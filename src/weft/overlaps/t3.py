@@ -144,7 +144,7 @@ class TrackedPair(RingPair):
     """A GEMM whose stores the tracker counts, its reduce-scatter by the address map, and the all-gather behind both."""
 
     def _track_tiles(self, tiles: Work, *, direct: bool) -> Work:
-        """The workgroups that make output tiles under T3: owner by owner if `direct`, else chunk by chunk."""
+        """Return the workgroups that make output tiles under T3: owner by owner if `direct`, else chunk by chunk."""
         if direct:  # so that a stage's stores take the links to all owners
             return in_parts(owner_by_owner(tiles, self.gemm, self.tiling), self.gemm, self.tiling)
         work = in_parts(tiles, self.gemm, self.tiling)

@@ -113,7 +113,7 @@ class TrackedExperts(ExpertLayer):
         return Plan((*copies, *products), buffers, works, self.tiling.wavefronts(self.gpu))
 
     def _copies(self, g: int) -> PlacedKernel:
-        """The DMA commands of GPU g, piece by piece."""
+        """Return the DMA commands of GPU g, piece by piece."""
         sent = (p for p, slot in enumerate(self.slots) if slot.distance and self.sent_piece(g, slot))
         commands = tuple(DmaCommand((("sent", p),)) for p in sent)
         kernel = Kernel("dispatch", 0, 0, 0, 0, (), copies=commands)
@@ -127,7 +127,7 @@ class TrackedExperts(ExpertLayer):
         return found
 
     def _after_arrival(self, g: int, kernel: Kernel) -> dict[int, tuple[Phase, ...]]:
-        """The script of each line of GPU g: wait for its pieces, then compute."""
+        """Return the script of each line of GPU g: wait for its pieces, then compute."""
         return {
             line: (
                 *(Phase(0, 1, 0, wait=Wait("arriving", p)) for p, slot, _ in pieces if slot.distance),
@@ -137,7 +137,7 @@ class TrackedExperts(ExpertLayer):
         }
 
     def _to_owners(self, g: int, kernel: Kernel) -> dict[int, tuple[Phase, ...]]:
-        """The script of each line of GPU g: compute, then update the tokens of each piece at their owner."""
+        """Return the script of each line of GPU g: compute, then update the tokens of each piece at their owner."""
         main, _ = kernel.phases
         columns, element = -(-self.down.n // self.tiling.columns), self.row_bytes // self.down.n
         found: dict[int, tuple[Phase, ...]] = {}

@@ -1,7 +1,7 @@
 """TransformerEngine's userbuffers: chunks of a GEMM beside chunks of its collective, on several streams.
 
 An all-gather goes around a ring of copies, and every chunk has a GEMM of its own. Before a reduce-scatter the GEMM is
-split, and each part's reduce-scatter runs beside the next part, with priority.
+split, and each part's reduce-scatter runs concurrently with the next part, with priority.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class ChunkedGather(GatheredPair):
     """C = gather(A) x B: each chunk of A's rows is forwarded by copy when it arrives, and has its own GEMM."""
 
     def plan(self, gpu: Gpu) -> Plan:
-        """A stream of copies around the ring and `COPY_STREAMS` streams of chunk GEMMs."""
+        """Return a stream of copies around the ring and `COPY_STREAMS` streams of chunk GEMMs."""
         work = self._tiles()
         copies = [
             PlacedKernel(copy_kernel("a", p, (p,)), after=(p - 1,) if p else (), operator="all_gather", iteration=p)
@@ -121,7 +121,7 @@ class ChunkedGather(GatheredPair):
 
 @dataclass(frozen=True)
 class ChunkedScatter(JoinedPair):
-    """C = scatter(sum of A x B over GPUs): a part's reduce-scatter runs beside the next part's GEMM."""
+    """C = scatter(sum of A x B over GPUs): a part's reduce-scatter runs concurrently with the next part's GEMM."""
 
     def plan(self, gpu: Gpu) -> Plan:
         """`SPLITS` GEMMs, each followed by a kernel that sends and one that adds."""
@@ -144,7 +144,7 @@ class ChunkedScatter(JoinedPair):
         return self._plan(gpu, kernels, self._buffers(part.output_bytes), work)
 
     def _chunk(self, split: int, peer: int) -> int:
-        """The position of a peer's share of one part."""
+        """Return the position of a peer's share of one part."""
         return split * (self.ranks - 1) + peer
 
     def _buffers(self, part: int) -> tuple[Buffer, ...]:
@@ -163,7 +163,7 @@ class ChunkedScatter(JoinedPair):
         )
 
     def _sending(self, split: int) -> Kernel:
-        """A kernel that reads the GPU's own output of a part, peer by peer, and stores it at its owner."""
+        """Return a kernel that reads the GPU's own output of a part, peer by peer, and stores it at its owner."""
         phases = (
             self._phase([self._load("output", split, peer * self._share)], "outgoing", self._chunk(split, peer))
             for peer in self._peers

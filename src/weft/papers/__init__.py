@@ -55,7 +55,7 @@ def study(name: str) -> type[PaperStudy]:
 
 
 def study_names() -> list[str]:
-    """The studies by name."""
+    """Return the studies by name."""
     return list(STUDIES)
 
 

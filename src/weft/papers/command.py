@@ -50,7 +50,7 @@ class StudyCommand(LazyCommand):
     """The command of the study `home`, built on first use from what the study declares."""
 
     def load(self) -> click.Command:
-        """The command."""
+        """Return the command."""
         return command_of(self.home)
 
 

@@ -100,7 +100,7 @@ class LayerShares:
         return (self.exposed + bare) / (self.seconds + bare)
 
     def record(self) -> dict[str, Any]:
-        """The layer as plain data."""
+        """Return the layer as plain data."""
         return {
             **self.scenario._asdict(),
             "seconds": self.seconds,
@@ -167,7 +167,7 @@ class CompVsCommStudy(PaperStudy):
         }
 
     def band(self) -> list[LayerShares]:
-        """The scenarios of the published band: 2 to 4 times the compute, models at their own degrees."""
+        """Return the scenarios of the published band: 2 to 4 times the compute, models at their own degrees."""
         return _band(self.layers)
 
     @property
@@ -181,7 +181,7 @@ class CompVsCommStudy(PaperStudy):
         return (*unmeasured, *self.left_out)
 
     def figures(self) -> Iterator[StudyFigure]:
-        """The band, errors of the projections, the profiling saved, and what overlap is worth to MegaScale."""
+        """Yield the band, errors of the projections, the profiling saved, and what overlap is worth to MegaScale."""
         band = self.band()
         shares = [one.share for one in band]
         words = {"count": len(band)}
@@ -216,7 +216,7 @@ class CompVsCommStudy(PaperStudy):
         return every / sum(rows)
 
     def own(self) -> dict[str, Any]:
-        """Every scenario, method, variant and projection as plain data."""
+        """Return every scenario, method, variant and projection as plain data."""
         return {
             "scenarios": [one.record() for one in self.layers],
             "methods": {name: [one.record() for one in found] for name, found in self.changed.items()},
@@ -361,11 +361,11 @@ class CompVsCommStudy(PaperStudy):
                     yield one.scenario.label, _WORDS[method], one.scenario.machine, 0.0, one.share
 
     def tables(self) -> list[Table]:
-        """The tables of the terminal."""
+        """Return the tables of the terminal."""
         return drop_empty(self._models_table(), self._projected_table())
 
     def sections(self, watched: Any = None) -> list[Part]:
-        """The sections of the page."""
+        """Return the sections of the page."""
         return [
             Section("How the share grows with machines", drop_empty(self._curves_figure())),
             Section("Where it is large", drop_empty(self._map_figure())),
@@ -489,7 +489,7 @@ run = CompVsCommStudy.run
 
 
 def scenarios() -> list[ScaledLayer]:
-    """The declared scenarios: models, degrees, lengths and batches on every machine."""
+    """Return the declared scenarios: models, degrees, lengths and batches on every machine."""
     cases, found = DECLARED.cases, []
     for name, year, hidden, sequence, layers, degrees in cases["models"]:
         further = {round(tp * times) for tp in degrees for times in cases["others"]} - {*degrees}
@@ -548,7 +548,7 @@ def _closed_form(of: ScaledLayer, machine: System, dtype: str) -> float:
 
 
 def _time_layers(found: Sequence[ScaledLayer], at: Conditions) -> tuple[tuple[LayerShares, ...], tuple[str, ...]]:
-    """The layers of scenarios, and a sentence on those that the machine cannot hold."""
+    """Return the layers of scenarios, and a sentence on those that the machine cannot hold."""
     layers, large = [], 0
     on = System(gpu=at.gpu, gpus=1)
     for place, one in enumerate(found):
@@ -565,7 +565,7 @@ def _time_layers(found: Sequence[ScaledLayer], at: Conditions) -> tuple[tuple[La
 
 
 def _change_layers(base: Sequence[ScaledLayer], method: str, at: Conditions) -> tuple[LayerShares, ...]:
-    """The layers of scenarios under a method; T3 for one sequence, today and on the fastest machine."""
+    """Return the layers of scenarios under a method; T3 for one sequence, today and on the fastest machine."""
     ends = {min(DECLARED.cases["compute"]), max(DECLARED.cases["compute"])}
     some = base
     if method == "t3-mca":
@@ -574,7 +574,7 @@ def _change_layers(base: Sequence[ScaledLayer], method: str, at: Conditions) -> 
 
 
 def _variants(base: Sequence[ScaledLayer], at: Conditions) -> Iterator[BandVariant]:
-    """The band as declared, and when one thing is different."""
+    """Yield the band as declared, and when one thing is different."""
     gpu, on = at.gpu, System(gpu=at.gpu, gpus=1)
     band = [one for one in base if one.compute >= _FASTER]
     yield _variant("as declared", band, on)

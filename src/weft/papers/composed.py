@@ -93,14 +93,14 @@ class _Tally:
 
 
 def _sublayers(graph: Graph) -> Iterator[tuple[str, str]]:
-    """The GEMMs whose output is reduced, with that collective, by their ids."""
+    """Yield the GEMMs whose output is reduced, with that collective, by their ids."""
     for gemm, moved in pairs(graph):
         if isinstance(moved.op, Collective) and moved.op.reduces:
             yield gemm.id, moved.id
 
 
 def _shape(op: object) -> Gemm:
-    """A GEMM by its dimensions and number format, as sub-layers are known."""
+    """Return a GEMM by its dimensions and number format, as sub-layers are known."""
     assert isinstance(op, Gemm)
     return Gemm(op.m, op.n, op.k, op.dtype)
 
@@ -130,7 +130,7 @@ class Composed:
         return found + sum(count * self._sublayer(gemm, overlap) for gemm, count in self.work.sublayers.items())
 
     def _gather(self) -> float:
-        """Time of an all-gather of a sub-layer's output [s]."""
+        """Return the time of an all-gather of a sub-layer's output [s]."""
         return next(iter(self.runs.values())).baseline.duration("all_gather")
 
     def _sublayer(self, gemm: Gemm, overlap: str) -> float:
@@ -139,7 +139,7 @@ class Composed:
         return run[overlap].seconds - (run.baseline.duration("all_gather") if self.work.sp else 0.0)
 
     def speedup(self, overlap: str) -> float:
-        """How many times faster than with the collectives in sequence."""
+        """Return how many times faster than with the collectives in sequence."""
         return self.seconds() / self.seconds(overlap)
 
     @property
@@ -158,7 +158,7 @@ class Composed:
         return moved / (moved + (self.parts["gemm"] / gemms + kept) / computing)
 
     def record(self) -> dict[str, object]:
-        """The step as plain data."""
+        """Return the step as plain data."""
         overlaps = [name for name in next(iter(self.runs.values())).timelines if name != SEQUENTIAL]
         return {
             "model": self.model,

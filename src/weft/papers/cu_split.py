@@ -71,7 +71,7 @@ class SplitCase:
         return self.serial / max(self.both[apart])
 
     def record(self) -> dict[str, Any]:
-        """The case as plain data."""
+        """Return the case as plain data."""
         return {
             "model": self.graph.labels["model"],
             "tp": self.graph.ranks,
@@ -99,7 +99,7 @@ _SIDES: Mapping[str, Rated] = {"GEMM": SplitCase.gemm_slowdown, "all-reduce": Sp
 
 
 def mean(cases: Sequence[SplitCase], figure: Rated, apart: int, unit: str = "fraction") -> float:
-    """The geometric mean of a figure over cases; for a "fraction" f, that of 1 + f, minus 1."""
+    """Return the geometric mean of a figure over cases; for a "fraction" f, that of 1 + f, minus 1."""
     base = 1 if unit == "fraction" else 0
     return geometric_mean([base + figure(case, apart) for case in cases]) - base
 
@@ -171,15 +171,15 @@ class CuSplitStudy(PaperStudy):
         return (self.unlike or f"the paper does not state {means}",)
 
     def name(self, apart: int) -> str:
-        """A split as users write it: the GEMM's units, then the all-reduce's."""
+        """Return a split as users write it: the GEMM's units, then the all-reduce's."""
         return f"{self.machine.compute.compute_units - apart}-{apart}"
 
     def id(self, apart: int) -> str:
-        """The prefix of the ids of a split's claims."""
+        """Return the prefix of the ids of a split's claims."""
         return f"cu_split.{self.name(apart).replace('-', '_')}"
 
     def watch(self, progress: Progress | None = None) -> tuple[str, dict[int, Timeline]]:
-        """The sub-layer with the largest ideal, simulated again under every split with full timelines."""
+        """Return the sub-layer with the largest ideal, simulated again under every split with full timelines."""
         graph = max(self.cases, key=lambda case: case.speedup(0)).graph
         tasks = {apart: _together(graph, self.bench(graph.ranks), apart, self.in_flight) for apart in self.splits}
         return str(graph), {
@@ -262,7 +262,7 @@ class CuSplitStudy(PaperStudy):
                     yield side, apart, value
 
     def _curve(self) -> dict[int, tuple[float, float]]:
-        """Mean slowdowns of the GEMM and the all-reduce by the units of the all-reduce."""
+        """Return the mean slowdowns of the GEMM and the all-reduce by the units of the all-reduce."""
         gemm, ring = _SIDES.values()
         return {u: (mean(self.cases, gemm, u), mean(self.cases, ring, u)) for u in self.curve}
 
@@ -280,7 +280,7 @@ class CuSplitStudy(PaperStudy):
         return f"GEMM on {self.machine.compute.compute_units - apart} CUs, all-reduce on {apart}"
 
     def units_figure(self, watched: tuple[str, Mapping[int, Timeline]]) -> Figure:
-        """Which operator held which compute unit under every split."""
+        """Return which operator held which compute unit under every split."""
         name, runs = watched
         ways = [
             ShownRun(self._words(apart), [run], [lambda kernel: kernel.operator == "all_reduce"])
@@ -292,11 +292,11 @@ class CuSplitStudy(PaperStudy):
         )
 
     def tables(self) -> list[Table]:
-        """The tables of the terminal."""
+        """Return the tables of the terminal."""
         return drop_empty(self._sublayers_table())
 
     def sections(self, watched: Any = None) -> list[Part]:
-        """The sections of the page."""
+        """Return the sections of the page."""
         return [
             Section("What compute units are worth to either", drop_empty(self._slowdowns_figure())),
             Section("What overlap could gain, and what it gains", drop_empty(self._speedups_figure())),
@@ -374,7 +374,7 @@ def _splits(wanted: Sequence[int] | None, gpu: Gpu) -> tuple[int, ...]:
 
 
 def _operators(graph: Graph) -> tuple[Gemm, Collective]:
-    """The GEMM of a sub-layer and the all-reduce of its output."""
+    """Return the GEMM of a sub-layer and the all-reduce of its output."""
     gemm, moved = graph["gemm"].op, graph["all_reduce"].op
     assert isinstance(gemm, Gemm)
     assert isinstance(moved, Collective)
@@ -382,7 +382,7 @@ def _operators(graph: Graph) -> tuple[Gemm, Collective]:
 
 
 def _together(graph: Graph, bench: Bench, apart: int, in_flight: int) -> Simulation:
-    """The co-run, the all-reduce launched first and on `apart` units."""
+    """Return the co-run, the all-reduce launched first and on `apart` units."""
     return bench.together(*_operators(graph), "partition", apart, first="collective", in_flight=in_flight)
 
 

@@ -53,7 +53,7 @@ class HeadlineRow:
         return self.weft - min(max(self.weft, low), high)
 
     def as_json(self) -> dict[str, Any]:
-        """The row as plain data."""
+        """Return the row as plain data."""
         return {**asdict(self), "difference": self.difference}
 
 
@@ -88,7 +88,7 @@ class Claim(Part):
     cause: str = ""
 
     def row(self, figure: StudyFigure, comparable: bool) -> HeadlineRow:
-        """The headline row, with the published figure if it applies to what was run (`comparable`)."""
+        """Return the headline row, with the published figure if it applies to what was run (`comparable`)."""
         words = f"{self.what.format(**figure.words)}{', ' * bool(self.covers)}{self.covers}{figure.part}"
         published = self.published if comparable or figure.always else None
         return HeadlineRow(figure.id, words, published, figure.value, self.unit)
@@ -164,7 +164,7 @@ class Conditions:
     jobs: Jobs
 
     def bench(self, ranks: int | None = None) -> Bench:
-        """A bench of `ranks` such GPUs, or of one."""
+        """Return a bench of `ranks` such GPUs, or of one."""
         return Bench.of(self.gpu, ranks, self.options)
 
 
@@ -230,7 +230,7 @@ class PaperStudy(Answer):
 
     @classmethod
     def moved(cls, at: Conditions, *own: Any, **more: Any) -> Sensitivity:
-        """The figures when assumed values move; arguments as of `simulated`."""
+        """Return the figures when assumed values move; arguments as of `simulated`."""
         raise NotImplementedError
 
     @property
@@ -297,7 +297,7 @@ class PaperStudy(Answer):
         return [self._claim(figure).row(figure, self.comparable) for figure in self.figures()]
 
     def _claim(self, figure: StudyFigure) -> Claim:
-        """The claim of a figure; if it has no text of its own, with that of the claim `figure.like`."""
+        """Return the claim of a figure; if it has no text of its own, with that of the claim `figure.like`."""
         claims = self.DECLARED.claims
         found = [claims[id_] for id_ in (figure.id, figure.like) if id_ in claims]
         if not found:
@@ -338,7 +338,7 @@ class PaperStudy(Answer):
         return self.DECLARED.work or ()
 
     def bench(self, ranks: int | None = None) -> Bench:
-        """A bench of `ranks` of its GPUs, to simulate a case again with full timelines."""
+        """Return a bench of `ranks` of its GPUs, to simulate a case again with full timelines."""
         return Bench.of(self.machine, ranks, RunOptions(request_bytes=self.request_bytes))
 
     def watch(self, progress: Progress | None = None) -> Any:
@@ -346,7 +346,7 @@ class PaperStudy(Answer):
         return None
 
     def sections(self, watched: Any = None) -> list[PagePart]:
-        """The study's own sections of the page; `watched` is the result of `watch`, if it is to be shown."""
+        """Return the study's own sections of the page; `watched` is the result of `watch`, if it is to be shown."""
         return []
 
     def page(self, folder: str | Path, watched: Any = None) -> Path:
@@ -354,7 +354,7 @@ class PaperStudy(Answer):
         return write_report(self.REPORT(self, watched), folder)
 
     def to_dict(self) -> dict[str, Any]:
-        """The study as plain data: conditions, notes, headline, and its own results."""
+        """Return the study as plain data: conditions, notes, headline, and its own results."""
         return {
             "study": self.DECLARED.name,
             "published": self.DECLARED.paper,

@@ -37,7 +37,7 @@ _SMALL = 0.01
 
 
 def amount(value: Published, unit: str, more: bool = False) -> str:
-    """A headline figure or range with its unit: fractions and shares in percent.
+    """Return a headline figure or range with its unit: fractions and shares in percent.
 
     `more` gives simulated figures one digit more than published ones.
     """
@@ -51,7 +51,7 @@ def amount(value: Published, unit: str, more: bool = False) -> str:
 
 
 def gap(value: float, unit: str) -> str:
-    """The difference of headline figures with its sign; of fractions and shares in percentage points."""
+    """Return the difference of headline figures with its sign; of fractions and shares in percentage points."""
     if unit in _PERCENT:
         return f"{round(100 * value, 1) + 0.0:+.1f} pp"
     return f"{value:+.3f}" if unit == "ratio" else f"{value:+.4g}"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def as_sentences(rows: Sequence[HeadlineRow], ids: Collection[str]) -> list[str]:
-    """The headline's figures with those `ids` as sentences; missing ones are left out."""
+    """Return the headline's figures with those `ids` as sentences; missing ones are left out."""
     found = {row.id: row for row in rows}
     return [_sentence(found[name]) for name in ids if name in found]
 
@@ -39,32 +39,32 @@ class StudyReport(Report["PaperStudy"]):
         self.watched, self.explained = watched, answer.DECLARED.explained[1]
 
     def title(self) -> str:
-        """The title of the study."""
+        """Return the title of the study."""
         return self.answer.title
 
     def sentences(self) -> list[str]:
-        """What was found, and hardware that cannot be bought."""
+        """Return what was found, and hardware that cannot be bought."""
         study = self.answer
         found = study.summary or (study.lead,)
         return [sentence(each) for each in (*found, *filter(None, [study.hypothetical]))]
 
     def lead(self) -> str:
-        """The first finding, after hardware that cannot be bought."""
+        """Return the first finding, after hardware that cannot be bought."""
         needed = self.answer.hypothetical
         return " ".join([*([sentence(needed)] if needed else []), self.sentences()[0]])
 
     def notes(self) -> list[str]:
-        """What must be known, and what represents the links."""
+        """Return what must be known, and what represents the links."""
         study = self.answer
         notes = (f"note: {note}" for note in study.notes if note != study.hypothetical)
         return [*notes, *(f"link: {note}" for note in study.links if note)]
 
     def table(self) -> Table:
-        """The headline: published figures beside Weft's."""
+        """Return the headline: published figures beside Weft's."""
         return headline_table(self.answer.headline(), self.answer.title)
 
     def on_terminal(self) -> list[Table]:
-        """The study's own tables, and the headline."""
+        """Return the study's own tables, and the headline."""
         study, declared = self.answer, self.answer.DECLARED
         title = "Published figures beside Weft's" if _is_published(study) else study.elsewhere
         against = ", " * bool(declared.against) + declared.against
@@ -85,13 +85,13 @@ class StudyReport(Report["PaperStudy"]):
         return [study.lead + published, headline, *study.sections(self.watched)]
 
     def appendix(self) -> list[Part]:
-        """The machine that was simulated."""
+        """Return the machine that was simulated."""
         said = [self.answer.work, how(self.answer.request_bytes)]
         return [machine_section(self.answer.machine, *said, title=SIMULATED)]
 
 
 def _is_published(study: PaperStudy) -> bool:
-    """Whether published figures stand beside any of a study's."""
+    """Return whether published figures stand beside any of a study's."""
     return any(row.published is not None for row in study.headline())
 
 

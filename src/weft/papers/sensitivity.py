@@ -54,7 +54,7 @@ FORMATS = {"t3": ".3f", "t3_mca": ".3f", "ideal_overlap": ".3f", "traffic": "+.1
 
 
 def assumed_paths(gpu: Gpu) -> list[str]:
-    """The paths of the machine's assumed values that the study moves."""
+    """Return the paths of the machine's assumed values that the study moves."""
     return [
         path
         for path, found in gpu.provenance.items()
@@ -97,7 +97,7 @@ def _moves(system: System, paths: Sequence[str] | None = None) -> Iterator[Value
 
 
 def _cut(tiling: GemmTiling, task: Simulation) -> Simulation:
-    """The task with another tiling of its GEMM."""
+    """Return the task with another tiling of its GEMM."""
     return replace(task, graph=task.graph.with_tiling(tiling))
 
 

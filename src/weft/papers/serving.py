@@ -39,7 +39,7 @@ _NINTH = 1.2816
 
 
 class Capacity(NamedTuple):
-    """Largest rates [1/s] of a source: as it was, and as it proposes, with so many readers."""
+    """Largest rates [1/s] of a source: as it was, and as it proposes, with that many readers."""
 
     id: str
     base: float
@@ -155,11 +155,11 @@ class ServingStudy(PaperStudy):
         }
 
     def tables(self) -> list[Table]:
-        """The tables of the terminal."""
+        """Return the tables of the terminal."""
         return drop_empty(self._capacities_table(), self._experts_table(), self._first_tokens_table())
 
     def sections(self, watched: Any = None) -> list[Part]:
-        """The sections of the page."""
+        """Return the sections of the page."""
         return [
             Section("Schedulers and separate prompts", drop_empty(self._capacities_figure(), self._capacities_table())),
             Section("Experts on many GPUs", drop_empty(self._experts_table())),
@@ -214,7 +214,7 @@ class ServingStudy(PaperStudy):
 
 
 def prompts_first(server: Replica) -> None:
-    """Schedule as vLLM's first engine: whole prompts before next tokens, and the last to start is preempted."""
+    """Schedule as vLLM's first engine: whole prompts before decode tokens, and the last to start is preempted."""
     if server.waiting:
         first_come(server, whole=True)
     if not server.batch:
@@ -245,14 +245,14 @@ def _load(case: Mapping[str, Any]) -> list[RequestSpec]:
 
 
 def _capacity(case: Mapping[str, Any]) -> Capacity:
-    """The largest rates of a case, as it was at first and as its source proposes."""
+    """Return the largest rates of a case, as it was at first and as its source proposes."""
     asked = _load(DECLARED.cases["loads"][case["load"]])
     base, _ = _largest(case, case["base"], asked)
     return Capacity(case["id"], base, *_largest(case, case["ours"], asked))
 
 
 def _largest(case: Mapping[str, Any], how: Mapping[str, Any], asked: Sequence[RequestSpec]) -> tuple[float, int]:
-    """The largest rate within the limits [1/s], and the readers with which it is reached."""
+    """Return the largest rate within the limits [1/s], and the readers with which it is reached."""
     most = DECLARED.cases["loads"][case["load"]]["most"]
     own = from_options(
         ServingPlan, {name: value for name, value in how.items() if name not in ("scheduler", "prefill_replicas")}
@@ -282,7 +282,7 @@ class _LimitCheck:
         self._alone = {one[:2]: (first, later) for one, first, later in alone}
 
     def largest(self) -> float:
-        """The largest rate [1/s], to `_SURE`."""
+        """Return the largest rate [1/s], to `_SURE`."""
         low, high = 0.02, 0.04
         while self.kept(high):
             low, high = high, 2 * high
@@ -292,7 +292,7 @@ class _LimitCheck:
         return low
 
     def kept(self, rate: float) -> bool:
-        """Whether all limits are kept."""
+        """Return whether all limits are kept."""
         load = RequestStream([_at_rate(one, rate) for one in self._asked], "")
         answered, iterations = self._server.run(load)
         case = self._case
@@ -317,12 +317,12 @@ class _LimitCheck:
 
 
 def _at_rate(one: RequestSpec, rate: float) -> RequestSpec:
-    """A request that arrives as at a rate, where it does at 1/s."""
+    """Return a request that arrives as at a rate, where it does at 1/s."""
     return one._replace(arrival=one.arrival / rate)
 
 
 def _alone(server: Server, asked: Sequence[RequestSpec]) -> list[tuple[tuple[int, int], float, float]]:
-    """What each request takes with no other: first token and further ones [s]."""
+    """Return what each request takes with no other: first token and further ones [s]."""
     lone = replace(server, replicas=1, readers=0)
     apart = [one._replace(arrival=at * 1e4) for at, one in enumerate(asked)]
     answered, _ = lone.run(RequestStream(apart, ""))
@@ -330,7 +330,7 @@ def _alone(server: Server, asked: Sequence[RequestSpec]) -> list[tuple[tuple[int
 
 
 def _gap(iterations: Sequence[Iteration], percentile: float) -> float:
-    """A percentile of the gaps between a request's tokens [s]: next tokens wait for the prompts in between."""
+    """Return a percentile of the gaps between a request's tokens [s]: decode tokens wait for the prompts in between."""
     gaps: list[float] = []
     counts: list[int] = []
     last: dict[int, float] = {}
@@ -365,7 +365,7 @@ def _group(case: Mapping[str, Any]) -> Group:
 
 
 def _time_exchange(case: Mapping[str, Any]) -> Exchanged:
-    """A step with two batches in turn, and its parts with one."""
+    """Return a step with two batches in turn, and its parts with one."""
     group = _group(case)
     step, alone = (_forward(case, two).batch([group]) for two in (case["two_batch"], False))
     exchanges = alone.parts[EXPERTS]
@@ -376,7 +376,7 @@ def _time_exchange(case: Mapping[str, Any]) -> Exchanged:
 
 
 def _gain(case: Mapping[str, Any]) -> float:
-    """What two batches in turn gain, as a fraction of the throughput."""
+    """Return what two batches in turn gain, as a fraction of the throughput."""
     one, two = (_forward(case, two_batch).batch([_group(case)]).seconds for two_batch in (False, True))
     return float(one / two - 1)
 

@@ -22,12 +22,12 @@ class SuiteCase(BaseModel):
     NOUN: ClassVar[str]
 
     def checked(self) -> Self:
-        """The case with its names resolved; InputError if it cannot be simulated."""
+        """Return the case with its names resolved; InputError if it cannot be simulated."""
         return self
 
     @classmethod
     def all_of(cls, rows: Any, file: str) -> tuple[Self, ...]:
-        """The cases in the tables of a file; ConfigError names the first wrong one by its number."""
+        """Return the cases in the tables of a file; ConfigError names the first wrong one by its number."""
         place = f"{file}: {cls.NOUN}"
         if not isinstance(rows, list | tuple):
             raise ConfigError(f"{rows!r} must be a list of tables; write each below a line in double brackets", place)
@@ -63,12 +63,12 @@ class Suite(BaseModel):
 
     @classmethod
     def declared(cls) -> Self:
-        """The suite that the study declares."""
+        """Return the suite that the study declares."""
         return cls._read(cls.OWN, "the declared suite")
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """The suite in a TOML file; InputError if it cannot be read, ConfigError if it breaks a rule."""
+        """Return the suite in a TOML file; InputError if it cannot be read, ConfigError if it breaks a rule."""
         return cls._read(read_toml(Path(path)), str(path))
 
     @classmethod

@@ -71,23 +71,23 @@ def _arbitration_gain(found: Sequence[Comparison]) -> float:
 
 
 def _away_from_ideal(found: Sequence[Comparison]) -> float:
-    """Mean share of T3's time on FC and IP that ideal overlap would save."""
+    """Return the mean share of T3's time on FC and IP that ideal overlap would save."""
     layers = [case for case in found if not _is_op(case)]
     return fmean(1 - case["ideal-overlap"].seconds / case["t3"].seconds for case in layers)
 
 
 def _of_ideal(found: Sequence[Comparison]) -> float:
-    """Mean speed of T3 on OP against ideal overlap; above 1, T3 is faster."""
+    """Return the mean speed of T3 on OP against ideal overlap; above 1, T3 is faster."""
     return fmean(speed for case, speed in _against_ideal(found) if _is_op(case))
 
 
 def _against_ideal(found: Iterable[Comparison]) -> Iterator[tuple[Comparison, float]]:
-    """Every sub-layer with the speed of T3 against ideal overlap."""
+    """Return every sub-layer with the speed of T3 against ideal overlap."""
     return ((case, case["ideal-overlap"].seconds / case["t3"].seconds) for case in found)
 
 
 def _on_op(cases: Iterable[Comparison], free: Iterable[Comparison], published: bool) -> list[str]:
-    """How fast T3 is on OP against ideal overlap, with the sub-layer that is furthest below."""
+    """Return how fast T3 is on OP against ideal overlap, with the sub-layer that is furthest below."""
     said = []
     for stages, found in (("as the machine has its stages", cases), ("with free stages", free)):
         speeds = [(speed, case) for case, speed in _against_ideal(found) if _is_op(case)]
@@ -101,7 +101,7 @@ def _on_op(cases: Iterable[Comparison], free: Iterable[Comparison], published: b
 
 
 def _is_op(case: Comparison) -> bool:
-    """Whether a sub-layer is an output projection."""
+    """Return whether a sub-layer is an output projection."""
     return case.baseline.graph.labels["sublayer"] == "op"
 
 
@@ -269,7 +269,7 @@ class T3Study(PaperStudy):
         return {name: [record for case in cases for record in case.rows()] for name, cases in sets.items()}
 
     def tables(self) -> list[Table]:
-        """The sub-layers, and those with free stages."""
+        """Return the sub-layers, and those with free stages."""
         what = "times under sequential, speedups over it"
         free = [_table(list(self.free.values()), f"The same with free stages: {what}")] if self.free else []
         return [_table(self.cases, f"Sub-layers on {self.where}: {what}"), *free]
@@ -348,7 +348,7 @@ def library_factor(baselines: Iterable[Timeline]) -> float | None:
 
 
 def select(models: Iterable[str] | None = None, tps: Iterable[int] | None = None) -> list[Graph]:
-    """The study's sub-layers of the given models and degrees (None: all).
+    """Return the study's sub-layers of the given models and degrees (None: all).
 
     Raises UnknownNameError for a model that is not in the study, InputError for such a degree or if no sub-layer
     is left.
@@ -371,7 +371,7 @@ def select(models: Iterable[str] | None = None, tps: Iterable[int] | None = None
 
 
 def _table(cases: Sequence[Comparison], title: str) -> Table:
-    """Times of the sequential run and every overlap's speedup over it, per sub-layer."""
+    """Return the times of the sequential run and every overlap's speedup over it, per sub-layer."""
     names = [name for name in cases[0].timelines if name != "sequential"]
     rows = []
     for case in cases:
@@ -383,7 +383,7 @@ def _table(cases: Sequence[Comparison], title: str) -> Table:
 
 
 def _arbitration(cases: Sequence[Comparison], in_step: bool) -> str:
-    """What T3-MCA gains over T3, in words: points of speedup, as published, and as a ratio."""
+    """Return what T3-MCA gains over T3, in words: points of speedup, as published, and as a ratio."""
     t3, mca = (_mean_speedup(name)(cases) for name in ("t3", "t3-mca"))
     stages = "the GEMM's stages in step" if in_step else "free stages"
     points, ratio = f"{100 * (mca - t3):+.1f} points of speedup", f"T3-MCA is {mca / t3:.3f} times as fast as T3"
@@ -401,7 +401,7 @@ def published_means(rows: Sequence[HeadlineRow], prefix: str = "") -> dict[str, 
 
 
 def telling_case(cases: Sequence[Comparison]) -> Comparison:
-    """The mid-size FC-2 in which arbitration gains most over plain T3, where memory contention shows best."""
+    """Return the mid-size FC-2 in which arbitration gains most over plain T3, where memory contention shows best."""
     mid_size = [case for case in cases if case.baseline.graph.ranks < _LARGE_TP] or list(cases)
     candidates = [case for case in mid_size if case.baseline.graph.labels.get("sublayer") == "fc2"] or mid_size
     return max(candidates, key=lambda case: case["t3"].seconds / case["t3-mca"].seconds)

@@ -81,7 +81,7 @@ class SettingPoint(NamedTuple):
         return self.run.baseline.seconds * 1e6
 
     def speedup(self, overlap: str) -> float | None:
-        """How many times faster than the sequential run; None for an overlap that does not apply here."""
+        """Return how many times faster than the sequential run; None for an overlap that does not apply here."""
         return self.run.speedup(overlap) if overlap in self.run.timelines else None
 
 
@@ -134,7 +134,7 @@ class WholeStep(NamedTuple):
     found: Mapping[str, Mapping[str, float]]
 
     def speedup(self, phase: Phase, overlap: str) -> float:
-        """How many times faster than with the collectives of tensor parallelism in sequence."""
+        """Return how many times faster than with the collectives of tensor parallelism in sequence."""
         return next(iter(self.found.values()))[phase] / self.found[overlap][phase]
 
 
@@ -279,7 +279,7 @@ class T3Beyond(PaperStudy):
         )
 
     def of_loads(self, figure: Literal["sent", "took"], slower: float) -> dict[str, float]:
-        """Bytes sent, or times, by table that merges loads, over those without one; a GPU may be slower."""
+        """Return the bytes sent, or times, by table that merges loads, over those without one; a GPU may be slower."""
         runs = {point.setting: point.run[LOADS] for point in self.loads if point.at == slower}
         apart, *merged = (run.counters["link_bytes"] if figure == "sent" else run.seconds for run in runs.values())
         return {table: value / apart for table, value in zip(list(runs)[1:], merged, strict=True)}
@@ -377,20 +377,20 @@ class T3Beyond(PaperStudy):
         )
 
     def mean(self, points: Iterable[SettingPoint], overlap: str, setting: str) -> float:
-        """The geometric mean of an overlap's speedups at a setting."""
+        """Return the geometric mean of an overlap's speedups at a setting."""
         return geometric_mean(point.run.speedup(overlap) for point in points if point.setting == setting)
 
     def lost(self, point: SettingPoint, overlap: str) -> float:
-        """How much longer a point with a slow GPU takes than with equal ones, as a share."""
+        """Return how much longer a point with a slow GPU takes than with equal ones, as a share."""
         equal = next(one for one in self.late if one.title == point.title and one.at == 0)
         return point.run[overlap].seconds / equal.run[overlap].seconds - 1
 
     def span(self, figure: str) -> str:
-        """The range of a figure over assumed values, in words: "0.98 to 1.07"."""
+        """Return the range of a figure over assumed values, in words: "0.98 to 1.07"."""
         return _ends([row.figures[figure] for row in (self.ranges if figure in _PROBED else self.expert_ranges)], ".2f")
 
     def figures(self) -> Iterator[StudyFigure]:
-        """The means, and the figures of the sub-layers that show each question."""
+        """Yield the means, and the figures of the sub-layers that show each question."""
         for id_, setting in (("today", TODAY), ("twice_units", TWICE_UNITS), ("twice_rate", TWICE_RATE)):
             for name in OVERLAPS["twice"][1:]:
                 value = self.mean(self.twice, name, setting)
@@ -418,7 +418,7 @@ class T3Beyond(PaperStudy):
         yield from self._further()
 
     def _further(self) -> Iterator[StudyFigure]:
-        """The figures of experts, of K in parts, of slow GPUs and of whole steps."""
+        """Yield the figures of experts, of K in parts, of slow GPUs and of whole steps."""
         for point in self.experts:
             for name in (PER_RANK, EXCHANGE):
                 id_ = f"beyond.experts.{point.layer}.{point.at:g}.{name}"
@@ -443,7 +443,7 @@ class T3Beyond(PaperStudy):
                     yield StudyFigure(id_, one.speedup(phase, f"tp={name}"), words, like="beyond.steps")
 
     def own(self) -> dict[str, Any]:
-        """Every point as plain data, and the figures with moved values."""
+        """Return every point as plain data, and the figures with moved values."""
         rows = {name: [_record(point) for point in getattr(self, name)] for name in OVERLAPS}
         moved = {"ranges": self.ranges, "expert_ranges": self.expert_ranges}
         ranges = {
@@ -507,7 +507,7 @@ class T3Beyond(PaperStudy):
         return f"Sub-layers on {self.where}: machines, routes, tokens and GPUs that the paper does not simulate."
 
     def tables(self) -> list[Table]:
-        """The tables of the terminal."""
+        """Return the tables of the terminal."""
         return drop_empty(
             self._twice_table(), self._routes_table(), self._merged_table(), self._libraries_table(),
             self._nodes_table(), self._gathers_table(), self._experts_table(), self._parts_table(), self._late_table(),
@@ -515,7 +515,7 @@ class T3Beyond(PaperStudy):
         )  # fmt: skip
 
     def sections(self, watched: Any = None) -> list[Part]:
-        """The sections of the page."""
+        """Return the sections of the page."""
         around = (self._routes_table(), self._merged_table(), self._libraries_table(), self._nodes_table())
         moved = _moved_table("Figures with assumed values at either end of their ranges", self.ranges, _PROBED)
         moved_experts = _moved_table(f"The same of a layer of experts on {self.beside}", self.expert_ranges, EXPERTS)
@@ -590,7 +590,7 @@ class T3Beyond(PaperStudy):
         )
 
     def _slow_figures(self) -> list[Figure]:
-        """What a slow GPU costs, a figure for each sub-layer."""
+        """Return what a slow GPU costs, a figure for each sub-layer."""
         columns = [
             text("overlap"), number("share", "its clock lower by", format_=".0%"),
             number("lost", "longer than with equal GPUs", format_=".2%"),
@@ -708,12 +708,12 @@ eight GPUs of a node take larger requests."""
 
 
 def _compare_point(one: PlannedPoint, options: RunOptions, question: str) -> ComparedGraph:
-    """A point's simulations, with the options that its question replaces."""
+    """Return a point's simulations, with the options that its question replaces."""
     return ComparedGraph(one.graph, one.system, one.overlaps, replace(options, **OPTIONS.get(question, {})))
 
 
 def _gains(steps: Sequence[WholeStep], method: str) -> str:
-    """The ranges of a method's speedups of training steps and of prompts, in words."""
+    """Return the ranges of a method's speedups of training steps and of prompts, in words."""
     found = [[one.speedup(phase, f"tp={method}") for one in steps] for phase in PHASES]
     return " and ".join(f"{min(each):.2f} to {max(each):.2f}x" for each in found)
 
@@ -733,7 +733,7 @@ def _steps(at: Conditions) -> Iterator[WholeStep]:
 
 
 def faster(gpu: Gpu) -> Mapping[str, Gpu]:
-    """The GPU today, with twice the compute units, and with twice the matrix rate."""
+    """Return the GPU today, with twice the compute units, and with twice the matrix rate."""
     rates = {path: 2 * gpu.value(path) for path in gpu.rules() if path.startswith("rates.") and gpu.value(path)}
     return {
         TODAY: gpu,
@@ -770,7 +770,7 @@ def _merges(gpu: Gpu) -> Iterator[PlannedPoint]:
 
 
 def _loads(gpu: Gpu) -> Iterator[PlannedPoint]:
-    """The same tables, where the tiles of a forward GEMM load the rows of as few tokens from their owners.
+    """Yield the same tables, where the tiles of a forward GEMM load the rows of as few tokens from their owners.
 
     Beside the first one stand the ways that copy the rows.
     """
@@ -781,7 +781,7 @@ def _loads(gpu: Gpu) -> Iterator[PlannedPoint]:
 
 
 def _tables(gpu: Gpu, layer: str, graph: Graph, without: str) -> Iterator[PlannedPoint]:
-    """A graph behind switches of several tables and, in the words `without`, of none."""
+    """Yield a graph behind switches of several tables and, in the words `without`, of none."""
     about = CASES["merges"]
     for entries, window in ((0, 0.0), *about["sizes"]):
         table = {"merge_entries": entries, "merge_window": window} if window else {}
@@ -794,12 +794,12 @@ def _tables(gpu: Gpu, layer: str, graph: Graph, without: str) -> Iterator[Planne
 
 
 def _ends(values: Collection[float], format_: str) -> str:
-    """The least and the greatest of some values, in words."""
+    """Return the least and the greatest of some values, in words."""
     return " to ".join(dict.fromkeys(f"{end:{format_}}" for end in (min(values), max(values))))
 
 
 def _room(merge_entries: int, merge_window: float) -> str:
-    """A table of the switch, in words."""
+    """Return a table of the switch, in words."""
     return f"{merge_entries:,} requests, {merge_window * 1e6:g} µs"
 
 
@@ -847,7 +847,7 @@ def join_gpus(gpu: Gpu, fabric: str, gpus: int) -> System:
 
 
 def _beside_libraries(gpu: Gpu) -> Gpu:
-    """The GPU itself, or one on which libraries exchange tokens in place of the paper's."""
+    """Return the GPU itself, or one on which libraries exchange tokens in place of the paper's."""
     return hardware.gpu(CASES["experts"]["gpu"]) if gpu.vendor == "none" else gpu
 
 
@@ -862,7 +862,7 @@ def _experts(gpu: Gpu) -> Iterator[PlannedPoint]:
 
 
 def _layer_of(layer: Mapping[str, int], ep: int, exponent: float, tokens: int | None = None) -> Graph:
-    """A layer of experts, with other `tokens` than its own if given."""
+    """Return a layer of experts, with other `tokens` than its own if given."""
     sizes = (tokens or layer["tokens"], layer["top_k"], layer["experts"], ep)
     return experts(Routing.by_power_law(*sizes, exponent, layer["reach"]), layer["hidden"], layer["ffn"])
 
@@ -909,7 +909,7 @@ _STEP_LOOKS: looks.Looks = {
 
 
 def _speedup_table(title: str, points: Sequence[SettingPoint], overlaps: Sequence[str], setting: str = "") -> Table:
-    """Times of the sequential run, and speedups over it."""
+    """Return the times of the sequential run, and speedups over it."""
     columns = [
         text("layer"), text("tp", "TP"), text("setting", setting), number("sequential_us", "sequential", "µs", ",.0f"),
         *(number(name, format_=".3f") for name in overlaps[1:]),
@@ -922,7 +922,7 @@ def _speedup_table(title: str, points: Sequence[SettingPoint], overlaps: Sequenc
 
 
 def _speedups(points: Sequence[SettingPoint], overlaps: Sequence[str]) -> list[tuple[str, str, float]]:
-    """The speedup of every overlap that applies at every point."""
+    """Return the speedup of every overlap that applies at every point."""
     found = ((point.place, name, point.speedup(name)) for point in points for name in overlaps[1:])
     return [(place, name, speedup) for place, name, speedup in found if speedup is not None]
 
@@ -936,7 +936,7 @@ def _speedup_bars(
 
 
 def _moved_table(title: str, ranges: Sequence[Row], probed: Collection[str]) -> Table:
-    """The figures with each assumed value at the ends of its range."""
+    """Return the figures with each assumed value at the ends of its range."""
     columns = [text("what", "value"), text("setting", "at"), *(number(name, format_=".3f") for name in probed)]
     return Table(columns, [(row.what, row.setting, *(row.figures[name] for name in probed)) for row in ranges], title)
 
@@ -1033,7 +1033,7 @@ class MovedValues:
         return (task for each in self.runs for runs in each.values() for task in runs.values())
 
     def rows(self, made: Mapping[Simulation, Timeline]) -> Iterator[Row]:
-        """The figures of every move, the chosen values first."""
+        """Yield the figures of every move, the chosen values first."""
         for move, each in zip(self.moves, self.runs, strict=True):
             seconds = {name: {which: made[task].seconds for which, task in runs.items()} for name, runs in each.items()}
             yield Row(move.what, move.setting, {name: one.of(seconds[name]) for name, one in self.probed.items()})

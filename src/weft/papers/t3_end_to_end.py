@@ -90,7 +90,7 @@ class NodeStep:
     steps: Mapping[str, Step]
 
     def speedup(self, overlap: str) -> float:
-        """How many times faster than with the collectives of tensor parallelism in sequence."""
+        """Return how many times faster than with the collectives of tensor parallelism in sequence."""
         return self.steps[SEQUENTIAL].seconds / self.steps[overlap].seconds
 
     @property
@@ -174,7 +174,7 @@ class T3EndToEnd(PaperStudy):
                 yield StudyFigure(id_, measure.value(found), part=part)
 
     def own(self) -> dict[str, Any]:
-        """Every step as plain data."""
+        """Return every step as plain data."""
         return {
             "steps": [step.record() for step in (*self.steps, *self.shared)],
             "variants": [{"of": one.of, "value": one.value, **one.step.record()} for one in self.variants],
@@ -208,14 +208,14 @@ class T3EndToEnd(PaperStudy):
         return [said, self._nodes_table()] if self.nodes else []
 
     def tables(self) -> list[Table]:
-        """The tables of the terminal."""
+        """Return the tables of the terminal."""
         return drop_empty(
             _step_table(f"Steps on {self.where}", self.steps),
             _step_table(f"Steps with sequence parallelism on {self.where}", self.shared),
         )
 
     def sections(self, watched: Any = None) -> list[Part]:
-        """The sections of the page."""
+        """Return the sections of the page."""
         return [
             Section("How much faster is a step?", self._gains()),
             Section("Where a step goes without overlap", self._where_it_goes()),
@@ -244,7 +244,7 @@ class T3EndToEnd(PaperStudy):
         return figures
 
     def _where_it_goes(self) -> list[Figure]:
-        """Shares of every sequential step, a figure for each phase."""
+        """Return the shares of every sequential step, a figure for each phase."""
         columns = [text("step"), text("part"), number("share", "share of the step", format_=".1%"), text("said", " ")]
         figures = []
         for phase, title in TITLES.items():
@@ -262,7 +262,7 @@ class T3EndToEnd(PaperStudy):
         return figures
 
     def _by_change(self) -> list[Part]:
-        """What every change does to the speedup of T3-MCA; of compute units, to that of every overlap."""
+        """Return what every change does to the speedup of T3-MCA; of compute units, to that of every overlap."""
         found: list[Part] = []
         for change in dict.fromkeys(one.of for one in self.variants):
             rows = [one for one in self.variants if one.of == change]
@@ -285,7 +285,7 @@ UNITS, LINK, LENGTH = "compute units", "bandwidth of the ring [GB/s]", "tokens o
 
 
 def _step_table(title: str, steps: Sequence[Composed]) -> Table:
-    """Times of sequential steps, communication's share of them, and the speedup under every overlap."""
+    """Return the times of sequential steps, communication's share of them, and the speedup under every overlap."""
     columns = [
         text("phase"), text("model"), text("tp", "TP"), number("seconds", "sequential", "s", ".3f"),
         number("share", "communication", format_=".1%"), number("share_twice", "GEMMs twice as fast", format_=".1%"),
@@ -312,7 +312,7 @@ def _unit_table(variants: Sequence[Variant]) -> Table:
 
 
 def _curve(change: str, variants: Sequence[Variant]) -> Figure:
-    """The speedup of T3-MCA over the values of a change."""
+    """Return the speedup of T3-MCA over the values of a change."""
     columns = [number("value", change), number("speedup", "speedup of T3-MCA", "×", ".3f"), text("step")]
     ordered = sorted(variants, key=lambda one: one.number)
     table = Table(columns, [(one.number, one.step.speedup("t3-mca"), one.title) for one in ordered])
@@ -333,13 +333,13 @@ class Measure(NamedTuple):
     sp: bool = False
 
     def steps(self, study: T3EndToEnd) -> list[Composed]:
-        """The study's steps that the claim covers."""
+        """Return the study's steps that the claim covers."""
         wanted = {(model, tp) for group in self.groups for model, tps in GROUPS[group].items() for tp in tps}
         every = study.shared if self.sp else study.steps
         return [step for step in every if (step.model, step.tp) in wanted and step.phase in self.phases]
 
     def value(self, steps: Iterable[Composed]) -> float:
-        """The figure over these steps."""
+        """Return the figure over these steps."""
         return self.over(map(self.of, steps))
 
 
@@ -348,7 +348,7 @@ def _faster(overlap: str) -> Callable[[Composed], float]:
 
 
 def accumulate_gradients(step: Composed) -> Composed:
-    """The step with the optimizer's time spread over several micro-batches."""
+    """Return the step with the optimizer's time spread over several micro-batches."""
     rest = dict(step.work.rest)
     rest["optimizer"] = rest.get("optimizer", 0.0) / ACCUMULATED
     return replace(step, work=replace(step.work, rest=rest))
@@ -380,7 +380,7 @@ MEASURES = dict(_measures())
 
 
 def _cases(graphs: Iterable[Graph]) -> dict[tuple[str, int], list[Graph]]:
-    """The sub-layers of each model and degree."""
+    """Return the sub-layers of each model and degree."""
     cases: dict[tuple[str, int], list[Graph]] = {}
     for graph in graphs:
         cases.setdefault((graph.labels["model"], graph.ranks), []).append(graph)
@@ -410,7 +410,7 @@ def _work(
 
 
 def _machines(gpu: Gpu) -> dict[tuple[str, str], Gpu]:
-    """The GPU with twice the compute units, and with other links, by what is changed and its value."""
+    """Return the GPU with twice the compute units, and with other links, by what is changed and its value."""
     units = _TWICE * gpu.compute.compute_units
     machines = {(UNITS, str(units)): gpu.replace({"compute.compute_units": units})}
     return machines | {(LINK, str(link)): gpu.replace({"link.bandwidth": f"{link} GB/s"}) for link in LINKS}
@@ -460,7 +460,7 @@ def _node_step(
 
 
 def _classes(step: Composed) -> dict[str, float]:
-    """The parts of the sequential step in the classes that the picture shows."""
+    """Return the parts of the sequential step in the classes that the picture shows."""
     parts = dict.fromkeys(CLASSES, 0.0)
     for name, seconds in step.parts.items():
         parts[name if name in CLASSES else "norm, element-wise, loss"] += seconds / step.seconds()

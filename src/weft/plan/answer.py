@@ -34,7 +34,7 @@ class PlannedDeployment(Record, Generic[D]):
 
     @abstractmethod
     def launch(self, launcher: str) -> str:
-        """What starts the deployment, as `weft.plan.launch.launch` writes it."""
+        """Return what starts the deployment, as `weft.plan.launch.launch` writes it."""
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

@@ -31,7 +31,7 @@ def _gpus(plan: ServingPlan) -> int:
 
 
 def _at_once(plan: ServingPlan) -> int | None:
-    """Most requests at once of all batches that a pipeline passes on."""
+    """Return most requests at once of all batches that a pipeline passes on."""
     return _times(plan.max_num_seqs, plan.pp)
 
 
@@ -77,7 +77,7 @@ def _of_vllm(plan: ServingPlan, role: str) -> dict[str, object]:
 
 
 def _vllm_drafts(plan: ServingPlan) -> str | None:
-    """What vLLM drafts, as JSON; $DRAFT is the path of the drafter's weights."""
+    """Return what vLLM drafts, as JSON; $DRAFT is the path of the drafter's weights."""
     if not plan.num_speculative_tokens:
         return None
     name = plan.speculation.draft
@@ -156,7 +156,7 @@ def sglang(plan: ServingPlan) -> Iterator[str]:
 
 
 def _sglang_drafts(plan: ServingPlan) -> dict[str, object]:
-    """What SGLang drafts: one sequence of tokens, which counts with the next one."""
+    """Return what SGLang drafts: one sequence of tokens, which counts with the next one."""
     if not plan.num_speculative_tokens:
         return {}
     name = {"mtp": "EAGLE", "eagle": "EAGLE", "none": "NGRAM"}.get(plan.speculation.draft, "STANDALONE")
@@ -169,7 +169,7 @@ def _sglang_drafts(plan: ServingPlan) -> dict[str, object]:
 
 
 def _times(value: int | None, count: int) -> int | None:
-    """A limit of all ranks or batches, which an engine divides among them."""
+    """Return a limit of all ranks or batches, which an engine divides among them."""
     return None if value is None else value * count
 
 
@@ -202,7 +202,7 @@ def trtllm(plan: ServingPlan) -> Iterator[str]:
 
 
 def _trtllm_drafts(plan: ServingPlan) -> list[str]:
-    """What TensorRT-LLM drafts, as lines of YAML."""
+    """Return what TensorRT-LLM drafts, as lines of YAML."""
     if not plan.num_speculative_tokens:
         return []
     what = plan.speculation

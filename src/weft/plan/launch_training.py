@@ -200,7 +200,7 @@ def _optimizer(plan: TrainingPlan, framework: Framework) -> _Flags:
 
 
 def _graph_flags(plan: TrainingPlan, framework: Framework) -> _Flags:
-    """What CUDA graphs hold; those of layers that a framework names are Transformer Engine's."""
+    """Return what CUDA graphs hold; those of layers that a framework names are Transformer Engine's."""
     modules = plan.cuda_graph_modules
     impl: str | None = plan.cuda_graph_impl
     if impl is None and framework.graphs:
@@ -213,7 +213,7 @@ def _graph_flags(plan: TrainingPlan, framework: Framework) -> _Flags:
 
 
 def _paired_flags(plan: TrainingPlan, framework: Framework) -> _Flags:
-    """Whether MoE dispatch and combine run beside another micro-batch's passes."""
+    """Return whether MoE dispatch and combine run concurrently with another micro-batch's passes."""
     stated = plan.overlap_moe_expert_parallel_comm
     if plan.ep == 1 or not (framework.paired if stated is None else stated):
         return []

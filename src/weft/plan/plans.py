@@ -99,7 +99,7 @@ class Planned(PlannedDeployment[TrainingPlan]):
         return words(self.plan)
 
     def launch(self, launcher: str) -> str:
-        """The command line or configuration file of the plan, as `weft.plan.launch.launch` writes it."""
+        """Return the command line or configuration file of the plan, as `weft.plan.launch.launch` writes it."""
         return launch(launcher, self.setting.model, self.setting.system, self.plan, self.setting.framework)
 
     @property
@@ -149,7 +149,7 @@ class Planned(PlannedDeployment[TrainingPlan]):
         )
 
     def step(self) -> Step:
-        """The whole answer on the plan's step: its waterfall, its stages, its memory."""
+        """Return the whole answer on the plan's step: its waterfall, its stages, its memory."""
         return self._step
 
     @cached_property
@@ -187,7 +187,7 @@ class Planned(PlannedDeployment[TrainingPlan]):
         return meetings(on.model, on.system, self.plan, on.framework, on.options)
 
     def elsewhere(self, launcher: str) -> Planned | str:
-        """The same plan as a launcher's framework runs it, in closed forms, or why the launcher cannot run it.
+        """Return the same plan as a launcher's framework runs it, in closed forms, or why the launcher cannot run it.
 
         Raises UnknownNameError for an unknown launcher.
         """
@@ -204,7 +204,7 @@ class Planned(PlannedDeployment[TrainingPlan]):
         return Planned(self.plan, seconds, peak, found, estimated_s=seconds)
 
     def memory(self) -> Memory:
-        """What every GPU holds under the plan."""
+        """Return what every GPU holds under the plan."""
         return memory(self.setting.model, self.setting.system, self.plan, self.setting.framework)
 
     @cached_property
@@ -225,7 +225,7 @@ class Planned(PlannedDeployment[TrainingPlan]):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as plain data: every degree, times [s], bytes, and why."""
+        """Return the plan as plain data: every degree, times [s], bytes, and why."""
         return to_plain(
             **self.plan.to_dict(), micro_batches=self.plan.micro_batches, framework=self.setting.framework.name,
             step_time_s=self.step_time_s, range_s=self.range_s, tied=self.tied, fidelity=self.fidelity,
@@ -296,7 +296,7 @@ class Plans(PlanAnswer[Planned]):
         return f"The runner-up has {said}: {_differences(best, second)}{why}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plans, counts and reasons as plain data."""
+        """Return plans, counts and reasons as plain data."""
         return to_plain(
             model=self.model.name, system=self.system.label, objective=self.objective,
             plans=[{**one.to_dict(), "why": one.why} for one in self.plans], command=self.best.command,
@@ -322,7 +322,7 @@ def _changes(best: Planned, other: Planned) -> list[str]:
 
 
 def _flag(name: str, value: object) -> str:
-    """A field of a plan as an option of `weft step`.
+    """Return a field of a plan as an option of `weft step`.
 
     >>> _flag("layers", (16, 13)), _flag("sp", False), _flag("overlap", {"tp": "flux"})
     ('--layers 16,13', '--no-sp', '--overlap tp=flux')
@@ -336,7 +336,7 @@ def _flag(name: str, value: object) -> str:
 
 
 def roomiest_first(ranked: Sequence[Planned]) -> list[Planned]:
-    """The same plans, but first the one that leaves most memory free of those that are as fast as the fastest.
+    """Return the same plans, but first the one that leaves most memory free of those that are as fast as the fastest.
 
     As fast is what takes at most `ALIKE` longer, timed in the same way on as many GPUs. Of those that leave as much
     free, the fastest is chosen, so that no plan is both faster and smaller than the first.
@@ -351,12 +351,12 @@ def roomiest_first(ranked: Sequence[Planned]) -> list[Planned]:
 
 
 def _free(one: Planned) -> int:
-    """How full the memory is, in steps of `_ROOM`, within which plans leave as much free."""
+    """Return how full the memory is, in steps of `_ROOM`, within which plans leave as much free."""
     return int(one.peak_bytes / one.capacity / _ROOM)
 
 
 def as_fast(one: Planned, fastest: Planned) -> bool:
-    """Whether a plan takes at most `ALIKE` longer than the fastest, timed in the same way on as many GPUs."""
+    """Return whether a plan takes at most `ALIKE` longer than the fastest, timed in the same way on as many GPUs."""
     return (
         fastest.step_time_s <= one.step_time_s <= (1 + ALIKE) * fastest.step_time_s
         and one.fidelity == fastest.fidelity
@@ -365,7 +365,7 @@ def as_fast(one: Planned, fastest: Planned) -> bool:
 
 
 def signed_seconds(seconds: float) -> str:
-    """A difference of times with its sign, in the unit that suits it.
+    """Return a difference of times with its sign, in the unit that suits it.
 
     >>> signed_seconds(-0.0126)
     '-12.6 ms'
@@ -374,7 +374,7 @@ def signed_seconds(seconds: float) -> str:
 
 
 def _differences(best: Planned, second: Planned) -> str:
-    """How much longer or shorter the second plan's step is, and by which parts."""
+    """Return how much longer or shorter the second plan's step is, and by which parts."""
     mine, theirs = best.step().parts, second.step().parts
     grown = add_parts(theirs, {name: -seconds for name, seconds in mine.items()})
     longer = second.step_time_s - best.step_time_s

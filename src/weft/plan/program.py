@@ -23,7 +23,7 @@ class LinearProgram:
         self._rows: list[tuple[Mapping[int, float], float, float]] = []
 
     def unknowns(self, costs: npt.ArrayLike, high: float = 1.0, *, whole: bool = True) -> Columns:
-        """The columns of new unknowns from 0 to `high`, with the shape of their `costs`."""
+        """Return the columns of new unknowns from 0 to `high`, with the shape of their `costs`."""
         added = np.asarray(costs, dtype=np.float64)
         begin = len(self._costs)
         self._costs = np.append(self._costs, added.ravel())
@@ -41,7 +41,7 @@ class LinearProgram:
         self._rows.append((values, low, high))
 
     def solve(self, seconds: float = math.inf) -> FloatArray | None:
-        """The values of all unknowns; None if no values keep the constraints.
+        """Return the values of all unknowns; None if no values keep the constraints.
 
         Raises InputError if HiGHS has no proven optimum after so many `seconds`.
         """

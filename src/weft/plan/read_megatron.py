@@ -407,7 +407,7 @@ def _read_recompute(read: ArgumentReader) -> dict[str, Any]:
 
 
 def _graphs(read: ArgumentReader) -> dict[str, Any]:
-    """Return what CUDA graphs hold, and whether passes overlap the exchange of tokens."""
+    """Return what CUDA graphs hold, and whether passes overlap the dispatch or combine."""
     found: dict[str, Any] = {}
     known = ("none", "local", "transformer_engine", "full_iteration")
     impl = read.text("cuda-graph-impl", known=known)
@@ -465,7 +465,7 @@ def _overlaps(read: ArgumentReader) -> dict[str, Any]:
 
 
 def _optimizer(read: ArgumentReader, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return number formats of gradients and optimizer states; put states in the host's memory into the fields."""
+    """Return the number formats of gradients and optimizer states; put states in the host's memory into the fields."""
     found: dict[str, Any] = {}
     narrow, wide = read.switch("grad-reduce-in-bf16", "gradients"), read.switch("grad-reduce-in-fp32", "gradients")
     summed = read.switch("accumulate-allreduce-grads-in-fp32", "gradients")

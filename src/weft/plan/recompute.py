@@ -54,16 +54,16 @@ class Layers:
     backward: Mapping[str, float] = field(default_factory=dict)
 
     def bytes(self, again: Sequence[str]) -> int:
-        """What one micro-batch leaves in all of these layers."""
+        """Return what one micro-batch leaves in all of these layers."""
         return self.count * sum(saved_bytes(self.saved, again).values())
 
     def added_seconds(self, again: Sequence[str]) -> float:
-        """Seconds of the operators that run again in all of these layers."""
+        """Return the seconds of the operators that run again in all of these layers."""
         return self.count * sum(self.seconds[one.name] for one in self.saved if one.name in again)
 
 
 def cheapest(kinds: Sequence[Layers], budget: float) -> tuple[str, ...] | None:
-    """The operators to run again that take the least time and leave at most `budget` bytes; None if none do.
+    """Return the operators to run again that take the least time and leave at most `budget` bytes; None if none do.
 
     The same names run again in every kind of layer. HiGHS keeps to limits within about 1e-6 of the sizes: a set that
     exceeds the budget by as much is refused, and the budget lowered by what it exceeds.
@@ -94,7 +94,7 @@ def cheapest(kinds: Sequence[Layers], budget: float) -> tuple[str, ...] | None:
 def _weights(
     kinds: Sequence[Layers], again: Mapping[str, int], extra: Mapping[tuple[int, int], int]
 ) -> tuple[dict[int, float], float]:
-    """Bytes that each unknown adds, by column, and those that are kept without any."""
+    """Return the bytes that each unknown adds, by column, and those that are kept without any."""
     weights: Counter[int] = Counter()
     least = 0.0
     for k, kind in enumerate(kinds):
@@ -135,7 +135,7 @@ def frontier(kinds: Sequence[Layers], least: float = 0.01) -> tuple[tuple[str, .
 def segments(layers: int, each: int | None = None) -> tuple[float, float]:
     """Textbook checkpointing: memory in units of a layer, and time in forward and backward passes of three, of both.
 
-    Every `each`-th layer keeps its input, and the layers of one segment are computed again at once (None: the best,
+    Every `each`-th layer keeps its input, and the layers of one segment are recomputed at once (None: the best,
     sqrt(layers)): layers / each + each units, and 4/3 of the time with a backward pass of two forwards
     (arXiv:1604.06174).
 
@@ -185,7 +185,7 @@ class Recomputation(Answer):
 
     @property
     def base(self) -> Policy:
-        """Nothing computed again."""
+        """Nothing recomputed."""
         return self.named[0]
 
     @property
@@ -195,7 +195,7 @@ class Recomputation(Answer):
         return min(fitting, key=lambda one: one.seconds, default=None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Every policy with its memory [bytes] and step time [s], and the chosen one's place in the plan."""
+        """Return every policy with its memory [bytes] and step time [s], and the chosen one's place in the plan."""
 
         def record(one: Policy) -> dict[str, Any]:
             how = one.recompute if isinstance(one.recompute, str) else list(one.recompute)
@@ -233,7 +233,7 @@ def recompute(
     options: RunOptions = SUSTAINED,
     **stated: Any,
 ) -> Recomputation:
-    """What to compute again in the backward pass so that no GPU needs more than `budget`, for the least time.
+    """Return what to compute again in the backward pass so that no GPU needs more than `budget`, for the least time.
 
     The budget is a size such as "60 GB" (None: the memory of a GPU); other arguments are those of `weft.memory`. Times
     are those of whole steps in closed form. Raises what `weft.step` raises, and InputError for layers whose operators
@@ -268,7 +268,7 @@ def recompute(
 def stage_layers(
     model: Transformer, system: System, plan: TrainingPlan, framework: Framework, options: RunOptions = SUSTAINED
 ) -> list[Layers]:
-    """The kinds of layers of the first stage, each with its number: what its operators leave, and take again."""
+    """Return the kinds of layers of the first stage, each with its number: what its operators leave, and take again."""
     plain = replace(plan, recompute="none")
     prices = OperatorTimes(system, plain, options)
     source = model.sequence_length if model.encoder_layers else 0
@@ -290,7 +290,7 @@ def stage_layers(
 
 
 def _by_operator(graph: Graph, pieces: Sequence[LayerOp], prices: OperatorTimes) -> dict[str, float]:
-    """Seconds of each operator of a pass with its collectives, by name."""
+    """Return the seconds of each operator of a pass with its collectives, by name."""
     seconds = dict.fromkeys((piece.name for piece in pieces), 0.0)
     for node in graph:
         seconds[node.operator] += prices.of(node.op, node.stream) + prices.residual(node.op)

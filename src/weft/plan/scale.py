@@ -48,7 +48,7 @@ METHODS = ("sequential", AS_PLANNED)
 
 
 def faster(system: System, compute: float = 1.0, network: float = 1.0, memory: float | None = None) -> System:
-    """The system with `compute`, `network` and `memory` times the rates of today (memory None: as computing).
+    """Return the system with `compute`, `network` and `memory` times the rates of today (memory None: as computing).
 
     Kernels keep as many times more in flight as they compute faster; latencies, capacities and the number of compute
     units stay. Raises InputError for factors that are no positive
@@ -130,14 +130,14 @@ class Scaling(Answer):
         return self.points[0].step
 
     def machines(self) -> Iterator[tuple[Scaled, ...]]:
-        """The points of each machine, one for each method."""
+        """Return the points of each machine, one for each method."""
         found: dict[tuple[float, float, float], list[Scaled]] = {}
         for point in self.points:
             found.setdefault((point.compute, point.network, point.memory), []).append(point)
         return iter(map(tuple, found.values()))
 
     def speedup(self, point: Scaled, base: Scaled) -> tuple[float, float, float]:
-        """How many times faster a method is than another on one machine: the value, and the ends of its range.
+        """Return how many times faster a method is than another on one machine: the value, and the ends of its range.
 
         At the ends all computing is `compute_error` slower and all exposed communication `network_error` faster, and
         the other way round.
@@ -152,7 +152,7 @@ class Scaling(Answer):
         return ends[1], min(ends), max(ends)
 
     def share(self, point: Scaled) -> tuple[float, float, float]:
-        """The exposed share, and the ends of its range, as for `speedup`."""
+        """Return the exposed share, and the ends of its range, as for `speedup`."""
         odds = point.exposed / (1 - point.exposed)
         low = odds * (1 - self.network_error) / (1 + self.compute_error)
         high = odds * (1 + self.network_error) / (1 - self.compute_error)

@@ -64,11 +64,11 @@ class TimedSchedule(Answer):
         return self.times.schedule
 
     def cost(self, times: PipelineTimes) -> float:
-        """The objective of some times [s]: the longest span, or the makespan."""
+        """Return the objective of some times [s]: the longest span, or the makespan."""
         return float(times.span.max()) if self.objective == "span" else times.makespan
 
     def bubble(self, times: PipelineTimes) -> float:
-        """Share of the objective in which the mean device does not compute."""
+        """Return the share of the objective in which the mean device does not compute."""
         return max(0.0, 1 - times.ideal / self.cost(times)) if self.cost(times) else 0.0
 
     @property
@@ -83,12 +83,12 @@ class TimedSchedule(Answer):
         return self.most_held(self.times)
 
     def most_held(self, times: PipelineTimes) -> Floats:
-        """The most activations that each device holds under some schedule [micro-batches]."""
+        """Return the most activations that each device holds under some schedule [micro-batches]."""
         order = times.schedule
         return np.array([order.in_flight(at, self.kept[at]).max() for at in range(order.devices)])
 
     def fits(self, times: PipelineTimes) -> bool:
-        """Whether a schedule's activations fit the limit of each device."""
+        """Return whether a schedule's activations fit the limit of each device."""
         return bool((self.most_held(times) <= np.array(self.limit) + 1e-6).all())
 
     def write_schedule(self, path: str | os.PathLike[str]) -> Path:
@@ -96,7 +96,7 @@ class TimedSchedule(Answer):
         return write_json(Path(path), schedule_to_dict(self.schedule))
 
     def to_dict(self) -> dict[str, Any]:
-        """The order, its cost beside the bound and named schedules, and the memory over time of every device."""
+        """Return the order, its cost beside the bound and named schedules, and the memory over time of every device."""
         curves = [self.times.in_flight(at, self.kept[at]) for at in range(self.schedule.devices)]
         return {
             "schedule": schedule_to_dict(self.schedule),
@@ -168,7 +168,7 @@ def check_schedule(
     kept_for_weight: float | Quantities = 1.0,
     objective: Objective = "span",
 ) -> TimedSchedule:
-    """A schedule that a user wrote, timed, with its memory and its distance from the bound.
+    """Return a schedule that a user wrote, timed, with its memory and its distance from the bound.
 
     Arguments are those of `find_schedule`.
     Times are of one stage: of a chunk, where a device has several. Without `memory`, the limit is what the schedule
@@ -249,7 +249,7 @@ def _memory(
 
 
 def _in_units(what: str, given: Any, stages: int, sizes: Floats | None) -> Floats:
-    """Numbers as they are, sizes relative to those of a micro-batch's activations."""
+    """Return the numbers as they are, sizes relative to those of a micro-batch's activations."""
     try:
         numbers = _spread(what, [float(one) for one in _split(given)], stages)
     except (TypeError, ValueError):

@@ -25,7 +25,7 @@ _KEPT_S = 10.0
 
 @dataclass(frozen=True)
 class Group(Generic[C, P]):
-    """Candidates that `evaluate` takes one after the other, `at_once` together, and which the progress `says`.
+    """Candidates that `evaluate` takes serially, `at_once` together, and which the progress `says`.
 
     Where it `simulates`, none of them starts once the time of the search is over. `says` returns the number of
     finished ones, their total, and the title of the one at a place; None for a group that takes no time.
@@ -57,11 +57,11 @@ class Workload(ABC, Generic[C, P, T]):
         """Return what is least in a good deployment, all of which the Pareto front compares."""
 
     def excludes(self, candidate: C) -> bool:
-        """Whether a bound says that a candidate need not be evaluated."""
+        """Return whether a bound says that a candidate need not be evaluated."""
         return False
 
     def is_kept(self, candidate: C) -> bool:
-        """Whether a candidate's simulation is on disk, so that it takes no time."""
+        """Return whether a candidate's simulation is on disk, so that it takes no time."""
         return False
 
     def keep(self) -> None:
@@ -96,7 +96,7 @@ class Search(Generic[C, P, T]):
         return answer
 
     def drive(self, groups: Groups[P, T]) -> T:
-        """Evaluate groups one after the other, and return what they make."""
+        """Evaluate groups serially, and return what they make."""
         try:
             group = next(groups)
             while True:

@@ -221,11 +221,11 @@ class ServingSearch(Workload[Candidate, Deployed, ServingPlans]):
         return planned.gpus, planned.tpot
 
     def excludes(self, candidate: Candidate) -> bool:
-        """Whether a plan's bound exceeds the limit of the time per token, up to which plans are searched now."""
+        """Return whether a plan's bound exceeds the limit of the time per token, up to which plans are searched now."""
         return candidate.least > self.limit
 
     def is_kept(self, candidate: Candidate) -> bool:
-        """Whether an interrupted search simulated a plan."""
+        """Return whether an interrupted search simulated a plan."""
         return (candidate, self.limit) in self.outcomes and candidate not in self.tried
 
     def _fastest(self, candidates: Sequence[Candidate], limit: float) -> Groups[Deployed, Deployed | None]:
@@ -371,7 +371,7 @@ class ServingSearch(Workload[Candidate, Deployed, ServingPlans]):
         return made
 
     def _candidates(self, kind: _Kind) -> Iterator[Candidate]:
-        """Yield numbers of replicas of a kind, and of prefill workers where a step has the framework's limits."""
+        """Yield the numbers of replicas of a kind, and of prefill workers where a step has the framework's limits."""
         plan, together = kind.plan, kind.plan.together
         most = self.system.gpus // plan.tp
         limited = [name for name in _STEP_LIMITS if getattr(plan, name) is not None and name not in self.fix]
@@ -515,13 +515,13 @@ def _fixed_or(fix: Mapping[str, Any], name: str, otherwise: Any) -> Any:
 
 
 def time_per_token(answered: Sequence[ServedRequest], ttft: float, good: int) -> float:
-    """The time per further token that `good` requests get at least, those whose first token is in time [s]."""
+    """Return the TPOT that `good` requests get at least, those whose first token is in time [s]."""
     times = sorted((0.0 if one.output == 1 else one.tpot) if one.ttft <= ttft else math.inf for one in answered)
     return times[good - 1]
 
 
 def _late(serving: Serving, wanted: Objective) -> str:
-    """What keeps a layout from the limits."""
+    """Return what keeps a layout from the limits."""
     if serving.overloaded:
         return _MORE
     first = sum(one.ttft > wanted.ttft for one in serving.timed_requests)

@@ -1,8 +1,8 @@
 """Lower bounds of the time per token under a load, from step times alone: which plans no simulation need try.
 
 Steps of a replica compute `d` next tokens and `p` tokens of prompts in at least t(d, p). Good requests, which get their
-first token within a limit and further ones within tau each, need D next tokens and P tokens of prompts each, in steps
-whose time, weighted by next tokens, is tau on average or less. For every a in [0, 1] and m >= 0, no more of them are
+first token within a limit and further ones within tau each, need D decode tokens and P tokens of prompts each, in steps
+whose time, weighted by decode tokens, is tau on average or less. For every a in [0, 1] and m >= 0, no more of them are
 answered per second of steps than
 
     max over (d, p) of [a d/D + (1 - a) p/P + m d/D (1 - t/tau)] / t
@@ -57,7 +57,7 @@ class Work:
 
     @classmethod
     def of(cls, asked: Sequence[RequestSpec], objective: Objective, good: int, shared: int) -> Work:
-        """The least work of `good` of the requests; whole blocks of `shared` tokens may be known already."""
+        """Return the least work of `good` of the requests; whole blocks of `shared` tokens may be known already."""
         outputs = np.array([one.output for one in asked], float)
         inputs = np.array([one.input for one in asked])
         computed = [
@@ -72,7 +72,7 @@ class Work:
         )  # fmt: skip
 
     def horizon(self, tpot: float) -> float:
-        """Time from the first arrival to the last good answer, for a time per token [s]."""
+        """Return the time from the first arrival to the last good answer, for a time per token [s]."""
         return float((self.ends + tpot * self.lengths).max())
 
     @cached_property
@@ -113,13 +113,13 @@ class Bounds:
         self.ttft = max(self.ttft, full * _MARGIN + how.host)
 
     def _rates(self, nexts: FloatArray, prompts: FloatArray, took: FloatArray, only: float | None = None) -> _Rates:
-        """Most good requests per second of steps, by the time per token."""
+        """Return most good requests per second of steps, by the time per token."""
         written = self._written * nexts / max(self.work.answer, 1e-9)
         points = np.array([written / took, prompts / self.work.prompt / took, -written / self._written])
         return _Rates(points[:, _extreme(points)], self.lone, only)
 
     def time_per_token(self, replicas: int, readers: int = 0) -> float:
-        """The least time per token that `good` requests can get [s]; infinite if no time suffices."""
+        """Return the least time per token that `good` requests can get [s]; infinite if no time suffices."""
         if readers and readers * self.prompts * self.work.first_tokens < self.work.good:
             return float("inf")
         rates, count = self.answers if readers else self.mixed, replicas - readers
@@ -143,11 +143,11 @@ class Bounds:
         return found.tpot / self._written if found else float("inf")
 
     def _suffices(self, rates: _Rates, replicas: int, tpot: float) -> bool:
-        """Whether replicas may answer enough requests in a time per token [s]; if so, also in a longer one."""
+        """Return whether replicas may answer enough requests in a time per token [s]; if so, also in a longer one."""
         return replicas * rates(tpot) * self.work.horizon(tpot) >= self.work.good
 
     def settles(self, replicas: int, readers: int, tpot: float) -> bool:
-        """Whether the work could be done in time if steps of any length were fine."""
+        """Return whether the work could be done in time if steps of any length were fine."""
         if readers and readers * self.prompts * self.work.first_tokens < self.work.good:
             return False
         most = (self.answers if readers else self.mixed)(float(_TIMES[-1]))
@@ -157,7 +157,7 @@ class Bounds:
 class _Rates:
     """Most good requests per second of steps by the time per token [s]; none below that of a `lone` sequence.
 
-    `points` are steps: next tokens, and tokens of prompts, by requests per second, and next tokens by requests. The
+    `points` are steps: decode tokens, and tokens of prompts, by requests per second, and decode tokens by requests. The
     share a of the bound is `only` this, if one is given.
     """
 

@@ -27,7 +27,7 @@ def chosen_fields(plan: ServingPlan) -> dict[str, Any]:
 
 
 def words(plan: ServingPlan) -> str:
-    """A serving plan in words, pipelines as one.
+    """Return a serving plan in words, pipelines as one.
 
     >>> words(ServingPlan(tp=4, replicas=12, max_num_batched_tokens=512))
     '12 x TP 4, 512 batched tokens'
@@ -83,7 +83,7 @@ class Deployed(PlannedDeployment[ServingPlan]):
         return self.serving.output_tokens_per_s_per_gpu
 
     def launch(self, launcher: str) -> str:
-        """The command lines that start the plan by an engine of `weft.plan.launch.ENGINES`."""
+        """Return the command lines that start the plan by an engine of `weft.plan.launch.ENGINES`."""
         return launch(launcher, self.serving.model, self.serving.system, self.plan)
 
     def to_dict(self) -> dict[str, Any]:

@@ -48,7 +48,7 @@ _ALL_RECOMPUTATIONS = "none", "selective", "operators", "full"
 _AXES = "tp", "cp", "pp", "dp"
 GRAPHS = "cuda_graph_impl", "cuda_graph_modules"
 PAIRING = "overlap_moe_expert_parallel_comm", "delay_wgrad_compute"
-"""Fields of a plan on CUDA graphs, and on passes that run beside another micro-batch's."""
+"""Fields of a plan on CUDA graphs, and on passes that run concurrently with another micro-batch's."""
 _PAIRING = ("megatron-core", "megatron-bridge")
 """Frameworks whose fastest plans are also tried with EP overlap, which is off by default."""
 _PLAIN = TrainingPlan()
@@ -74,7 +74,7 @@ class Space:
     launcher: str = ""
 
     def candidates(self, rejected: Counter[str]) -> Iterator[TrainingPlan]:
-        """The plans that the launcher, if there is one, can start; `rejected` counts all others by reason."""
+        """Yield the plans that the launcher, if there is one, can start; `rejected` counts all others by reason."""
         for plan in self._dividing(rejected):
             missing = lacking(self.launcher, self.model, plan) if self.launcher else ""
             if missing:
@@ -83,7 +83,7 @@ class Space:
                 yield plan
 
     def _dividing(self, rejected: Counter[str]) -> Iterator[TrainingPlan]:
-        """The plans whose degrees divide what they split; `rejected` counts the others by reason."""
+        """Yield the plans whose degrees divide what they split; `rejected` counts the others by reason."""
         for tp, cp, pp in product(*(self._degrees(axis) for axis in ("tp", "cp", "pp"))):
             if self.system.gpus % (tp * cp * pp):
                 continue
@@ -130,7 +130,7 @@ class Space:
                 yield other
 
     def _lacks_overlap(self, plan: TrainingPlan) -> bool:
-        """Whether a search, and not the user, left a plan's exchanges without overlap."""
+        """Return whether a search, and not the user, left a plan's exchanges without overlap."""
         return plan.overlap_moe_expert_parallel_comm is False and not self.fixed & {*PAIRING}
 
     def _as_paired(self, plan: TrainingPlan) -> TrainingPlan:
@@ -138,13 +138,13 @@ class Space:
         return plan if self.fixed & {*PAIRING} else drop_ep_overlap(plan, self.framework.paired)
 
     def fits_on(self, gpus: int) -> bool:
-        """Whether the degrees that the user stated fit fewer or more GPUs."""
+        """Return whether the degrees that the user stated fit fewer or more GPUs."""
         stated = [self.choices[axis] for axis in _AXES if axis in self.fixed]
         products = (math.prod(values) for values in product(*stated))
         return any(gpus % used == 0 and (len(stated) < len(_AXES) or used == gpus) for used in products)
 
     def _plans_of(self, degrees: Mapping[str, Any], rejected: Counter[str]) -> Iterator[TrainingPlan]:
-        """The plans of the same degrees."""
+        """Yield the plans of the same degrees."""
         orders, leaves = list(self._orders(degrees["pp"])), list(self._leaves(degrees))
         reason = self._rule(degrees)
         if reason:
@@ -223,7 +223,7 @@ class Space:
         return stage_layers(self.model, pp, chunks) if layers % pp or layers % (pp * chunks) == 0 else None
 
     def _leaves(self, degrees: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """What else a plan states: sharding, recomputation, number formats and overlaps."""
+        """Yield what else a plan states: sharding, recomputation, number formats and overlaps."""
         replicas = degrees["dp"] * degrees["cp"]
         names = "recompute", "offload", "dtype", "precision", "overlap", "dispatcher", *GRAPHS, *PAIRING
         choices = dict(self.choices)
@@ -251,7 +251,7 @@ class Space:
                 yield zero, inside
 
     def _has_overlap(self, degrees: Mapping[str, Any], leaf: Mapping[str, Any]) -> bool:
-        """Whether the methods of overlap that a plan names apply to it."""
+        """Return whether the methods of overlap that a plan names apply to it."""
         if not leaf["overlap"]:
             return True
         try:
@@ -282,7 +282,7 @@ def space(
 
 
 def smaller(space: Space, gpus: int) -> Space:
-    """The same space on fewer or more GPUs like those of the system."""
+    """Return the same space on fewer or more GPUs like those of the system."""
     system = space.system.with_gpus(gpus)
     usual = _usual(space.model, system, space.framework)
     return replace(space, system=system, choices={**usual, **{name: space.choices[name] for name in space.fixed}})

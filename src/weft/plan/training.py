@@ -77,7 +77,7 @@ def plan(
     options: RunOptions = SUSTAINED,
     progress: Progress | None = None,
 ) -> Plans:
-    """The best plans of a training step of `batch` sequences on a system, and why the others are not.
+    """Return the best plans of a training step of `batch` sequences on a system, and why the others are not.
 
     Every uniform plan that fills the GPUs is timed in closed forms; the best `refine` again with the engine's windows,
     for at most `budget_s` seconds. The fastest plans of a mixture are also tried with the other libraries that
@@ -212,7 +212,7 @@ class TrainingSearch(Workload[TrainingPlan | Planned, Planned, Plans]):
         return planned.step_time_s, planned.gpus, planned.peak_bytes
 
     def is_kept(self, candidate: TrainingPlan | Planned) -> bool:
-        """Whether the windows of a plan are on disk; none after one of which some are not."""
+        """Return whether the windows of a plan are on disk; none after one of which some are not."""
         store = Store()
         return (
             not self.is_late
@@ -314,7 +314,7 @@ class TrainingSearch(Workload[TrainingPlan | Planned, Planned, Plans]):
         return every
 
     def _refine_plans(self, some: Sequence[TrainingPlan | Planned]) -> Iterator[Planned]:
-        """Time plans with the engine's windows, as long as there is time for the next one."""
+        """Yield the time plans with the engine's windows, as long as there is time for the next one."""
         for one in some:
             assert isinstance(one, Planned)
             on = one.setting

@@ -76,7 +76,7 @@ class RewriteSearch:
                     yield RewriteState(graph, cost, (*state.steps, step))
 
     def alternatives(self, best: RewriteState) -> tuple[Alternative, ...]:
-        """The cheapest state of each set of rules that the best does without."""
+        """Return the cheapest state of each set of rules that the best does without."""
         found: dict[frozenset[str], RewriteState] = {}
         for state in sorted(self.states, key=_rank):
             more = _names(state) - _names(best)
@@ -105,7 +105,7 @@ def number_places(rule: Rule, flow: Flow) -> Iterator[tuple[tuple[str, ...], int
 
 
 def replay_steps(graph: Graph, steps: Iterable[RewriteStep], rules: Mapping[str, Rule]) -> Graph:
-    """A graph of equal node names after the same steps; InputError if one of them has no place there."""
+    """Return a graph of equal node names after the same steps; InputError if one of them has no place there."""
     for step in steps:
         places = number_places(rules[step.rule], Flow(graph))
         change = next((one for nodes, choice, one in places if (nodes, choice) == (step.nodes, step.choice)), None)

@@ -37,7 +37,7 @@ class OperatorCosts:
         self._known: dict[Op, tuple[float, int]] = {}
 
     def op(self, op: Op) -> tuple[float, int]:
-        """Time [s] and kernels of an operator."""
+        """Return the time [s] and kernels of an operator."""
         if op not in self._known:
             found = estimate(op, self.system, self.options)
             each = self.system.gpu.compute.launch_latency
@@ -73,5 +73,5 @@ class OperatorCosts:
 
 
 def running(graph: Graph) -> list[Node]:
-    """The nodes that run every time."""
+    """Return the nodes that run every time."""
     return [node for node in graph if node.phase != LOAD]

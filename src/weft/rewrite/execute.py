@@ -33,7 +33,7 @@ LARGEST = 2 * 10**8
 
 
 def execute(graph: Graph, given: Values, rounded: bool = False) -> Values:
-    """The graph's results by name, an array for each rank, from arrays of the tensors `given` to it.
+    """Return the graph's results by name, an array for each rank, from arrays of the tensors `given` to it.
 
     All is computed in fp64; `rounded`, every output is rounded to the number format of its tensor. Raises InputError
     for an operator without a meaning here, and for a graph without results.
@@ -113,7 +113,7 @@ def _round_values(values: Array, dtype: str) -> Array:
 
 
 def _run(node: Node, inputs: Sequence[list[Array]], ranks: int) -> list[list[Array]]:
-    """The outputs of a node, each as arrays of all ranks."""
+    """Return the outputs of a node, each as arrays of all ranks."""
     if isinstance(node.op, Collective):
         return [_collective(node.op, inputs[0])]
     meaning = MEANINGS.get(_key(node.op))
@@ -130,7 +130,7 @@ def _key(op: Op) -> str:
 
 
 def _collective(op: Collective, data: list[Array]) -> list[Array]:
-    """What every rank holds after a collective; ranks share the first axis."""
+    """Return what every rank holds after a collective; ranks share the first axis."""
     match op.name:
         case "all_reduce":
             return [np.sum(data, axis=0)] * len(data)
@@ -249,7 +249,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Array]] = {
 
 
 def _elementwise(op: Streaming, first: Array, *others: Array) -> tuple[Array]:
-    """The words of its function in turn; one of two operands takes the next input."""
+    """Return the words of its function in turn; one of two operands takes the next input."""
     from weft.graph.streaming import FUNCTIONS
 
     value, waiting = first, iter(others)
@@ -317,7 +317,7 @@ def least_inputs(op: Op) -> int:
 
 
 def executable(graph: Graph) -> bool:
-    """Whether a graph names its tensors and results, is small, and all of its operators have a meaning."""
+    """Return whether a graph names its tensors and results, is small, and all of its operators have a meaning."""
     known = all(isinstance(node.op, Collective) or _key(node.op) in MEANINGS for node in graph)
     named = bool(graph.results) and all(node.outputs for node in graph)
     if not (known and named) or graph.flops * graph.ranks > LARGEST:

@@ -57,7 +57,7 @@ class Flow:
         return found
 
     def _reach_views(self, names: Iterable[str]) -> Iterable[str]:
-        """The names, and those of the tensors that they are views of or joined from."""
+        """Yield the names, and those of the tensors that they are views of or joined from."""
         for name in names:
             yield name
             match self.graph.tensors.get(name):
@@ -67,7 +67,7 @@ class Flow:
                     yield from self._reach_views(parts)
 
     def readers(self, name: str) -> list[Node]:
-        """The nodes that read a tensor, also through views."""
+        """Return the nodes that read a tensor, also through views."""
         return self._readers.get(name, [])
 
     @cached_property
@@ -76,7 +76,7 @@ class Flow:
         return frozenset(self._reach_views(self.graph.results))
 
     def next_of(self, node: Node) -> tuple[Node | None, str]:
-        """The one node that reads a node's only output as it is; else None, and the reason."""
+        """Return the one node that reads a node's only output as it is; else None, and the reason."""
         if len(node.outputs) != 1:
             return None, f"{node.id} has {len(node.outputs)} outputs"
         (name,) = node.outputs
@@ -90,7 +90,7 @@ class Flow:
         return read[0], ""
 
     def constant(self, name: str) -> bool:
-        """Whether a tensor is the same in every run: a weight, a constant, or made of these before the first."""
+        """Return whether a tensor is the same in every run: a weight, a constant, or made of these before the first."""
         for source in sources(name, self.graph.tensors):
             writer, named = self.writer.get(source), self.graph.tensors.get(source)
             if writer is not None:
@@ -102,7 +102,7 @@ class Flow:
 
 
 def apply_change(graph: Graph, change: GraphChange) -> Graph:
-    """The graph after a change, its nodes in an order in which tensors are written before they are read."""
+    """Return the graph after a change, its nodes in an order in which tensors are written before they are read."""
     gone = set(change.remove)
     tensors = {**graph.tensors, **change.tensors}
     for name in change.moved:
@@ -175,7 +175,7 @@ def connect_nodes(
 
 
 def _used_names(nodes: Iterable[Node], tensors: Mapping[str, Named], results: Iterable[str]) -> set[str]:
-    """Names of tensors that a node reads or writes, that are results, or that one of these is a view of."""
+    """Return the names of tensors that a node reads or writes, that are results, or that one of these is a view of."""
     waiting = [*results, *(name for node in nodes for name in (*node.inputs, *node.outputs))]
     used: set[str] = set()
     while waiting:
@@ -206,23 +206,23 @@ class Draft:
         self.nodes: list[Node] = []
 
     def add_input(self, name: str, *shape: int, role: TensorRole = "activation", dtype: str = "") -> str:
-        """A tensor that is given to the graph."""
+        """Return a tensor that is given to the graph."""
         return self._add_named(name, Tensor(shape, dtype or self.dtype, role))
 
     def weight(self, name: str, *shape: int) -> str:
-        """A weight."""
+        """Return a weight."""
         return self.add_input(name, *shape, role="weight")
 
     def bits(self, name: str, *shape: int) -> str:
-        """The elements that dropout keeps."""
+        """Return the elements that dropout keeps."""
         return self.add_input(name, *shape, role="buffer", dtype="int8")
 
     def constant(self, name: str, constant: Constant) -> str:
-        """A constant."""
+        """Return a constant."""
         return self._add_named(name, constant)
 
     def view(self, name: str, view: View | Joined) -> str:
-        """A view of a tensor, or tensors joined."""
+        """Return a view of a tensor, or tensors joined."""
         return self._add_named(name, view)
 
     def _add_named(self, name: str, named: Named) -> str:
@@ -230,10 +230,10 @@ class Draft:
         return name
 
     def node(self, name: str, op: Op, *inputs: str, stream: str = "compute") -> str:
-        """A node with one output."""
+        """Return a node with one output."""
         self.nodes.append(Node(op, name, stream=stream, inputs=inputs, outputs=(name,)))
         return name
 
     def graph(self, *results: str, title: str = "") -> Graph:
-        """The graph with its results, whose nodes wait for those that write what they read."""
+        """Return the graph with its results, whose nodes wait for those that write what they read."""
         return Graph(connect_nodes(self.nodes, self.tensors), self.ranks, title, {}, self.tensors, results)

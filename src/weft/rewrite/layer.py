@@ -20,7 +20,7 @@ _TWIN_HEAD, _TWIN_ROWS = 8, 4
 
 
 def layer_graph(model: Transformer, plan: TrainingPlan, dropout: bool = False) -> Graph:
-    """The forward pass of a dense layer on one rank of a plan, every operator a kernel of its own.
+    """Return the forward pass of a dense layer on one rank of a plan, every operator a kernel of its own.
 
     Queries, keys and values, and gate and up of the MLP, are GEMMs apart; attention runs in separate kernels, with
     `dropout` of its scores and after each sub-layer; each bias after the MLP's first GEMM and after reductions is added
@@ -36,7 +36,7 @@ def layer_graph(model: Transformer, plan: TrainingPlan, dropout: bool = False) -
 
 
 def twin(model: Transformer, plan: TrainingPlan, dropout: bool = False) -> Graph:
-    """The same layer with few and small heads, which NumPy executes in a moment: nodes have the same names."""
+    """Return the same layer with few and small heads, which NumPy executes in a moment: nodes have the same names."""
     group = model.attention_heads // model.key_heads
     heads = plan.tp * group
     small = {

@@ -33,7 +33,7 @@ def _notes(answer: Rewriting) -> Iterator[str]:
 
 
 def _step_table(answer: Rewriting) -> Table:
-    """Every step of the best sequence with its gain."""
+    """Return every step of the best sequence with its gain."""
     rows = [
         (step.rule, ", ".join(step.nodes) or "all", 1e6 * step.gain, (step.before.bytes - step.after.bytes) / 1e6,
          (step.before.flops - step.after.flops) / 1e9, step.before.kernels - step.after.kernels,
@@ -50,7 +50,7 @@ def _step_table(answer: Rewriting) -> Table:
 
 
 def _cost_table(answer: Rewriting) -> Table:
-    """Time, traffic, FLOPs, kernels and launches before, after, and of the alternatives."""
+    """Return the time, traffic, FLOPs, kernels and launches before, after, and of the alternatives."""
     named = [("before", answer.before), ("after", answer.after)]
     named += [(", ".join(one.rules), one.cost) for one in answer.alternatives]
     rows = [
@@ -65,13 +65,13 @@ def _cost_table(answer: Rewriting) -> Table:
 
 
 def _refusal_table(answer: Rewriting) -> Table:
-    """Where a rule was refused, and why."""
+    """Return where a rule was refused, and why."""
     rows = [(one.rule, ", ".join(one.nodes), one.why) for one in answer.refused]
     return Table([text("rule"), text("nodes"), text("why", prose=True)], rows, "Refused")
 
 
 def sides(answer: Rewriting) -> Figure:
-    """The time of every operator before and after, as two bars."""
+    """Return the time of every operator before and after, as two bars."""
     prices = OperatorCosts(answer.system, answer.options, answer.launch)
     rows = [
         (side, node.name, 1e6 * prices.op(node.op)[0], str(node.op))
@@ -82,7 +82,7 @@ def sides(answer: Rewriting) -> Figure:
     return stacked_bars(
         "Where does the time go?", table, lane="side", value="time_us",
         color=Color("node", looks.spread(table.distinct("node"))), in_order=True,
-    ).with_caption("Every kernel by itself; those of a reduction may run beside GEMMs.")  # fmt: skip
+    ).with_caption("Every kernel by itself; those of a reduction may run concurrently with GEMMs.")  # fmt: skip
 
 
 def _longest_first(graph: Graph, prices: OperatorCosts) -> list[Node]:
@@ -95,7 +95,7 @@ class RewritingReport(SystemReport["Rewriting"]):
     explained = "rewrite"
 
     def sentences(self) -> list[str]:
-        """The answer in sentences: what is gained, by which rule most, and how it is proven."""
+        """Return the answer in sentences: what is gained, by which rule most, and how it is proven."""
         answer = self.answer
         before, after = answer.before, answer.after
         if not answer.steps:
@@ -113,17 +113,17 @@ class RewritingReport(SystemReport["Rewriting"]):
         return [lead, f"Most is gained by {most.rule}: {1e6 * most.gain:,.1f} µs.", *_notes(answer)]
 
     def tables(self) -> list[Table]:
-        """The steps, and the costs of all graphs."""
+        """Return the steps, and the costs of all graphs."""
         return [_step_table(self.answer), _cost_table(self.answer)]
 
     def on_terminal(self) -> list[Table]:
-        """The steps, if there are any, and the costs."""
+        """Return the steps, if there are any, and the costs."""
         return self.tables()[0 if self.answer.steps else 1 :]
 
     def details(self) -> list[Table | str]:
-        """Where rules were refused."""
+        """Return where rules were refused."""
         return [_refusal_table(self.answer)] if self.answer.refused else []
 
     def figure(self) -> Figure:
-        """The time of every operator before and after."""
+        """Return the time of every operator before and after."""
         return sides(self.answer)

@@ -75,7 +75,7 @@ def rewrite(
 
 
 def _select_rules(rules: Sequence[str | Rule]) -> dict[str, Rule]:
-    """The rules by name: those asked for, or all of `RULES`."""
+    """Return the rules by name: those asked for, or all of `RULES`."""
     check_type("rules", rules, (list, tuple), "give a list of names or of rules, such as ['add_norm']")
     found = {}
     for one in rules or tuple(RULES):
@@ -87,7 +87,7 @@ def _select_rules(rules: Sequence[str | Rule]) -> dict[str, Rule]:
 
 
 def _graph(work: Graph | Transformer | str | Path, where: System, plan: dict[str, Any]) -> tuple[Graph, Graph | None]:
-    """The graph to rewrite, and the small twin of a model's layer."""
+    """Return the graph to rewrite, and the small twin of a model's layer."""
     work = graph_in(work) or work
     if isinstance(work, Graph):
         if plan:

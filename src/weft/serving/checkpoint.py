@@ -27,7 +27,7 @@ LEAST = 20_000
 EVERY_S = 60.0
 """Least time between two checkpoints [s]."""
 _SHARE = 20
-"""A checkpoint follows the last one after so many times what that took, too."""
+"""A checkpoint follows the last one after that many times what that took, too."""
 QUIET_S = 2.0
 """Time for which a run reports no progress: it may be over by then [s]."""
 _LOOK = 256

@@ -53,13 +53,13 @@ Row = TypeVar("Row", bound=NamedTuple)
 
 
 def columns(name: str, some: Sequence[NamedTuple]) -> dict[str, Any]:
-    """Rows of numbers and short texts as an array of each column."""
+    """Return rows of numbers and short texts as an array of each column."""
     fields = type(some[0])._fields if some else ()
     return {f"{name}.{field}": np.array(column) for field, column in zip(fields, zip(*some, strict=True), strict=True)}
 
 
 def rows(name: str, state: Mapping[str, Any], of: type[Row]) -> list[Row]:
-    """The rows that `columns` wrote; none where it wrote none."""
+    """Return the rows that `columns` wrote; none where it wrote none."""
     found = [state[f"{name}.{field}"].tolist() for field in of._fields if f"{name}.{field}" in state]
     return [of(*values) for values in zip(*found, strict=True)]
 
@@ -112,7 +112,7 @@ class Cluster:
         return self.resume(between)
 
     def state(self) -> dict[str, Any]:
-        """The state between two events, as plain data and arrays that `restore` reads."""
+        """Return the state between two events, as plain data and arrays that `restore` reads."""
         events = [(*event[:3], -1 if event[3] is None else event[3].id) for event in self._events]
         found: dict[str, Any] = {
             "arrivals": [request.id for request in self._arrivals], "later": self._later, "events": events,
@@ -161,7 +161,7 @@ class Cluster:
         return self._requests
 
     def _next_arrival(self) -> float:
-        """When a replica may expect its next request: one that comes earlier interrupts its steps."""
+        """Return when a replica may expect its next request: one that comes earlier interrupts its steps."""
         ahead = min(len(self.replicas), len(self._arrivals))
         return self._arrivals[ahead - 1].reached if ahead else float("inf")
 

@@ -23,7 +23,7 @@ _BYTES = Quantity(Dimension.BYTES)
 class ServingDefaults:
     """How a framework serves on a GPU.
 
-    A step takes at most `tokens`, and at most `sequences` run at once; keys and values lie in blocks of `block` tokens,
+    A step takes at most `tokens`, and at most `sequences` run at once; the KV cache lies in blocks of `block` tokens,
     and take `cache_bytes` of each GPU [bytes]. The host adds `host` to every step [s], plausibly `host_range`,
     and a request takes `frontend` and `token` for each token of its prompt outside of steps, up to its first token [s].
     Each kernel of a step with prompts takes it `launch` [s], unless the step has at most `graphed` tokens; graphs hold
@@ -59,15 +59,15 @@ class ServingDefaults:
         return f"{self.title}, host times fitted to versions {' to '.join((self.versions[0], self.versions[-1]))}"
 
     def outside(self, prompt: int) -> float:
-        """What a request with such a prompt takes outside of steps, up to its first token [s]."""
+        """Return what a request with such a prompt takes outside of steps, up to its first token [s]."""
         return self.frontend + self.token * prompt
 
 
 def serves(forward: Forward, plan: ServingPlan) -> ServingDefaults:
-    """What a framework does on the GPUs of a model; values that a plan states replace its defaults.
+    """Return what a framework does on the GPUs of a model; values that a plan states replace its defaults.
 
     The framework is vLLM unless stated. Rules and times are those of a version where it is known to differ, else what
-    all versions have together. Raises InputError for weights that leave no room for keys and values.
+    all versions have together. Raises InputError for weights that leave no room for the KV cache.
     """
     name, version = resolve_framework(plan.framework or FRAMEWORK)
     table, kit = framework_tables()[name], KITS[name]
@@ -146,7 +146,7 @@ def _remedy(forward: Forward) -> str:
 
 
 def activations(forward: Forward, tokens: int, sequences: int) -> int:
-    """Most memory of a step's tensors on one GPU [bytes].
+    """Return most memory of a step's tensors on one GPU [bytes].
 
     The widest operator between two GEMMs reads and writes at once, beside the residual stream; logits of all sequences
     are in fp32, gathered from all ranks.

@@ -164,7 +164,7 @@ _ONE = "give rate (requests/s), concurrency (clients) or a trace"
 
 
 def _lengths(name: str, value: Any) -> Lengths | None:
-    """A number of tokens, or the least and the most, as plain Python has them; InputError for anything else."""
+    """Return a number of tokens, or the least and the most, as plain Python has them; InputError for anything else."""
     if value is None:
         return None
     if is_whole(value):
@@ -180,7 +180,7 @@ def _lengths(name: str, value: Any) -> Lengths | None:
 
 
 def _at_rate(asked: Sequence[RequestSpec], rate: float) -> list[RequestSpec]:
-    """The same requests with their gaps scaled to a mean rate."""
+    """Return the same requests with their gaps scaled to a mean rate."""
     first, span = asked[0].arrival, asked[-1].arrival - asked[0].arrival
     if not span:
         raise InputError("all requests of the trace arrive at once, which no rate scales; leave out rate")

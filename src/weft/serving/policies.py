@@ -37,7 +37,7 @@ class Policy:
     """A scheduler: how it is made, and what it does.
 
     A `steady` one that starts no waiting request starts none before a running one ends or another arrives, so that many
-    steps of next tokens may be timed at once.
+    steps of decode tokens may be timed at once.
     """
 
     make: Maker
@@ -137,7 +137,7 @@ def max_utilization(server: Replica) -> None:
 
 
 class SGLang:
-    """Prompts before next tokens; a request starts if what it and a share of what the running ones may still generate
+    """Prompts before decode tokens; a request starts if what it and a share of what the running ones may still generate
     fits. The share falls from 0.7 by the step, and rises when memory runs out and requests are retracted.
 
     Source: sgl-project/sglang python/sglang/srt/managers (schedule_policy.py, schedule_batch.py) and environ.py.

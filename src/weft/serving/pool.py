@@ -25,7 +25,7 @@ class Pool:
         self._of: dict[int, tuple[int, ...]] = {}
 
     def state(self) -> dict[str, Any]:
-        """What is held and shared, as plain data that `restore` reads."""
+        """Return what is held and shared, as plain data that `restore` reads."""
         return {
             "used": self.used, "idle": self.idle, "users": list(self._users.items()), "kept": list(self._idle),
             "of": [(number, list(blocks)) for number, blocks in self._of.items()],
@@ -44,7 +44,7 @@ class Pool:
         return self.capacity - self.used
 
     def bytes(self, tokens: int) -> int:
-        """Keys and values of so many tokens of a sequence, in whole blocks."""
+        """Keys and values of that many tokens of a sequence, in whole blocks."""
         blocks = -(-tokens // self.block)
         found = self._bytes.get(blocks)
         if found is None:
@@ -52,12 +52,12 @@ class Pool:
         return found
 
     def bytes_short(self, request: Request, tokens: int) -> int:
-        """Bytes that a request lacks for so many tokens, beside what it holds and shares."""
+        """Return the bytes that a request lacks for that many tokens, beside what it holds and shares."""
         borrowed = len(self._of.get(request.id, ())) * self._block_bytes if self.shared else 0
         return max(self.bytes(tokens) - borrowed - request.held, 0)
 
     def needs(self, some: Iterable[Request], tokens: int) -> int:
-        """Bytes that requests lack for so many more tokens of each."""
+        """Return the bytes that requests lack for that many more tokens of each."""
         found = 0
         for request in some:
             then = request.computed + tokens
@@ -66,7 +66,7 @@ class Pool:
         return found
 
     def allocate_blocks(self, request: Request, tokens: int) -> bool:
-        """Allocate what lacks for so many tokens of a request; False, and nothing is changed, if it does not fit."""
+        """Allocate what lacks for that many tokens of a request; False, and nothing is changed, if it does not fit."""
         more = self.bytes_short(request, tokens)
         if more > self.capacity - self.used:
             return False
@@ -79,7 +79,7 @@ class Pool:
         return True
 
     def most_bytes_short(self, tokens: int) -> int:
-        """Most bytes that a request may lack for so many more tokens: a sequence grows ever less by the token."""
+        """Most bytes that a request may lack for that many more tokens: a sequence grows ever less by the token."""
         return self.bytes(tokens + self.block - 1)
 
     def release(self, request: Request) -> None:
@@ -95,7 +95,7 @@ class Pool:
                 self._idle[block] = None
 
     def match(self, request: Request) -> int:
-        """Tokens of a prompt, but its last, whose blocks are kept: the request uses them from now on."""
+        """Return tokens of a prompt, but its last, whose blocks are kept: the request uses them from now on."""
         if not self.shared or not request.blocks:
             return 0
         found: list[int] = []

@@ -1,4 +1,4 @@
-"""One replica of a model that serves: its queue, what runs, its memory, and its steps one after the other."""
+"""One replica of a model that serves: its queue, what runs, its KV cache, and its iterations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Pipeline:
         self.free = [0.0] * stages
 
     def end(self, start: float, seconds: Sequence[float]) -> float:
-        """When a batch that starts has passed all stages, which take so many seconds each."""
+        """Return when a batch that starts has passed all stages, which take that many seconds each."""
         at = start
         for stage, took in enumerate(seconds):
             at = self.free[stage] = max(at, self.free[stage]) + took
@@ -30,7 +30,7 @@ class Pipeline:
 
 
 _MOST_AT_ONCE = 64
-"""Steps of next tokens that are timed at a time."""
+"""Steps of decode tokens that are timed at a time."""
 
 
 class Replica:
@@ -67,7 +67,7 @@ class Replica:
         self._shape, self._started, self._active, self._queue = Shape(), 0.0, 0, 0
 
     def state(self) -> dict[str, Any]:
-        """The state between two events but for `iterations`, as plain data that `restore` reads."""
+        """Return the state between two events but for `iterations`, as plain data that `restore` reads."""
         return {
             "running": [one.id for one in self.running],
             "waiting": [one.id for one in self.waiting],
@@ -131,7 +131,7 @@ class Replica:
         return len(self.running) + len(self.waiting)
 
     def bytes_short(self, request: Request, tokens: int) -> int:
-        """Bytes that a request lacks for so many more tokens."""
+        """Return the bytes that a request lacks for that many more tokens."""
         return self.pool.bytes_short(request, request.computed + tokens)
 
     def blocked_on(self, what: str) -> None:
@@ -139,7 +139,7 @@ class Replica:
         self._blocked_on = self._blocked_on or what
 
     def has_tokens(self, request: Request) -> bool:
-        """Whether a request has tokens of the engine iteration that is being formed."""
+        """Return whether a request has tokens of the engine iteration that is being formed."""
         return request.id in self._given or (self._decodes and request.group is self._group)
 
     def schedule_tokens(self, request: Request, tokens: int, reserve: int = 0) -> bool:
@@ -169,7 +169,7 @@ class Replica:
             min(tokens, request.uncomputed_tokens, self.budget),
             self._drafts.tokens * (request.generated > 0),
         )
-        if request.uncomputed_tokens > 1:  # computed again
+        if request.uncomputed_tokens > 1:  # recomputed
             drafts = 0
         if tokens <= 0 or not self.pool.allocate_blocks(request, max(request.computed + tokens + drafts, reserve)):
             self.blocked_on("KV cache" if tokens > 0 else "max_num_batched_tokens")
@@ -232,7 +232,7 @@ class Replica:
         return count
 
     def _is_short(self, some: Sequence[Request], tokens: int) -> bool:
-        """Return whether memory lacks for so many more tokens of each of some requests."""
+        """Return whether memory lacks for that many more tokens of each of some requests."""
         free = self.pool.free
         return len(some) * self.pool.most_bytes_short(tokens) > free and self.pool.needs(some, tokens) > free
 
@@ -241,7 +241,7 @@ class Replica:
         return request.generated > 0 and request.uncomputed_tokens == 1 and request.id not in self._given
 
     def preempt(self, request: Request, last: bool = False) -> None:
-        """Take a running request's memory; it waits again, first in line or last, and its tokens are computed again."""
+        """Take a running request's memory; it waits again, first in line or last, and its tokens are recomputed."""
         if type(request) is not Request:
             raise _no_request(request)
         try:
@@ -368,7 +368,7 @@ class Replica:
         return done
 
     def _form(self) -> Shape:
-        """The shape of the batch."""
+        """Return the shape of the batch."""
         decodes, context, prefills, new, pairs = 0, 0, 0, 0, 0
         if self._decodes:
             decodes = len(self._group.members)
@@ -384,7 +384,7 @@ class Replica:
         return Shape(decodes, context, prefills, new, pairs)
 
     def _steps_ahead(self) -> int:
-        """Steps of next tokens for which no request ends before the last of them, and memory suffices."""
+        """Steps of decode tokens for which no request ends before the last of them, and memory suffices."""
         left = [request.output - request.generated for request, _ in self._apart]
         least = min([*left, self._group.steps_left()] if self._decodes else left)
         most = min(
@@ -403,7 +403,7 @@ class Replica:
         return low
 
     def _needs(self, steps: int) -> int:
-        """Bytes that so many steps take beyond what is held, the first of which has been allocated."""
+        """Return the bytes that so many steps take beyond what is held, the first of which has been allocated."""
         return self.pool.needs(self.running, self._drafts.written_tokens(steps) + 2 * self._drafts.tokens)
 
 

@@ -89,7 +89,7 @@ class Request:
 
     @property
     def computed(self) -> int:
-        """Tokens whose keys and values have been computed."""
+        """Tokens whose KV cache has been computed."""
         return self._computed + self.group.steps if self.group else self._computed
 
     @computed.setter
@@ -185,7 +185,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def read_requests(file: str | Path) -> list[RequestSpec]:
-    """The requests of a file: CSV, or JSON lines, in Weft's own columns, Azure's or Mooncake's.
+    """Return the requests of a file: CSV, or JSON lines, in Weft's own columns, Azure's or Mooncake's.
 
     Columns are arrival_s, input_tokens, output_tokens; a time may be empty. Dates without a zone are UTC, and arrivals
     count from the first date. "FILE#NAME" takes the rows whose column `trace` is that name. Raises InputError for a
@@ -238,7 +238,7 @@ def _rows(path: str, text: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _cells(path: str, text: str) -> Iterator[Mapping[str, Any]]:
-    """The rows of a CSV file by the names of its columns."""
+    """Yield the rows of a CSV file by the names of its columns."""
     lines = Rows(text, path)
     names = next(lines, [])
     twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
@@ -255,7 +255,7 @@ def _cells(path: str, text: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, each of whose names must occur once."""
+    """Return a JSON object, each of whose names must occur once."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -308,7 +308,7 @@ def _parse_request(path: str, at: int, row: Mapping[str, Any], names: Sequence[s
 
 
 def _read(path: str, at: int, row: Mapping[str, Any], name: str, read: Callable[[Any], T], wanted: str) -> T:
-    """A value of a request; InputError for one that cannot be read."""
+    """Return a value of a request; InputError for one that cannot be read."""
     try:
         return read(row.get(name))
     except (TypeError, ValueError, OverflowError, RecursionError):
@@ -327,7 +327,7 @@ def _whole(raw: Any) -> int:
 
 
 def _blocks(raw: Any) -> tuple[int, ...]:
-    """The blocks of a prompt: a list, or its text in a CSV file."""
+    """Return the blocks of a prompt: a list, or its text in a CSV file."""
     found = json.loads(raw) if isinstance(raw, str) and raw else raw or []
     if not isinstance(found, list) or not all(map(is_whole, found)):
         raise ValueError(raw)
@@ -335,7 +335,7 @@ def _blocks(raw: Any) -> tuple[int, ...]:
 
 
 def _time(raw: Any) -> _Time:
-    """A time [s], or the date of one, in UTC unless it names a zone; not a number where it is left out."""
+    """Return a time [s], or the date of one, in UTC unless it names a zone; not a number where it is left out."""
     if raw is None or raw == "":
         return _Time(float("nan"))
     if isinstance(raw, str) and not _NUMBER.fullmatch(raw.strip()):

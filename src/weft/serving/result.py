@@ -573,7 +573,7 @@ class Serving(Answer):
         }
 
     def over_time(self, count: int = 120) -> list[Moment]:
-        """The load in `count` equal stretches of time, over all replicas."""
+        """Return the load in `count` equal stretches of time, over all replicas."""
         edges = np.linspace(0.0, self.span, count + 1)
         begin = self.requests[0].arrival
         rates: Mapping[str, Callable[[Iteration], float]] = {
@@ -609,7 +609,7 @@ class Serving(Answer):
 
 
 def statistics(values: Sequence[float]) -> dict[str, float]:
-    """Mean and percentiles by name."""
+    """Return mean and percentiles by name."""
     ends = np.percentile(values, (50, 90, 99))
     return {"mean": float(np.mean(values)), **{f"p{q}": float(at) for q, at in zip((50, 90, 99), ends, strict=True)}}
 

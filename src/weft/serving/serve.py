@@ -192,7 +192,7 @@ class Ready:
         )
 
     def _checkpoint(self) -> Checkpoint | None:
-        """Where the state of a long run is kept; None for a short one, and for a scheduler without a name."""
+        """Return where the state of a long run is kept; None for a short one, and for a scheduler without a name."""
         server = self.server
         if len(self.asked.asked) < LEAST or POLICIES.get(self.policy) is not server.policy:
             return None
@@ -251,7 +251,7 @@ def ready(
 
 @lru_cache(_KEPT)
 def _times(model: Transformer, where: System, plan: ServingPlan, options: RunOptions) -> StepTimes:
-    """The step times of a model on a replica: the same object for equal machines, which times each size once.
+    """Return the step times of a model on a replica: the same object for equal machines, which times each size once.
 
     They share what they time with those of one draft, one stage and whole batches, and attention with those of a
     replica that holds all experts.
@@ -320,7 +320,7 @@ class Server:
         return sorted(map(_served_request, found), key=lambda one: one.arrival), iterations
 
     def _restore_cluster(self, asked: RequestStream, checkpoint: Checkpoint) -> Cluster | None:
-        """The replicas in the state of a checkpoint; None where there is none, or it has another form."""
+        """Return the replicas in the state of a checkpoint; None where there is none, or it has another form."""
         cluster, state = self._cluster(asked), checkpoint.read()
         if state is None:
             return None
@@ -363,7 +363,7 @@ class Server:
         return self.sending(request.computed)
 
     def sending(self, tokens: int) -> float:
-        """Seconds that keys and values of so many tokens take from a reader."""
+        """Return the seconds that keys and values of that many tokens take from a reader."""
         if tokens not in self.sent:
             where = self.forward.system
             each = where.node.gpus_per_node if where.node else where.gpus
@@ -394,9 +394,9 @@ class Server:
         return (late - early) / (ends[late] - ends[early]) if ends[late] > ends[early] else float("inf")
 
     def iteration_parts(self, iterations: Sequence[Iteration]) -> Mapping[str, float]:
-        """Where the time of the mean step goes [s], that of the host included.
+        """Return where the time of the mean step goes [s], that of the host included.
 
-        Steps of next tokens alone, of prompts alone and of both are each parted as their mean is.
+        Steps of decode tokens alone, of prompts alone and of both are each parted as their mean is.
         """
         kinds: dict[tuple[bool, bool], list[Iteration]] = {}
         for iteration in iterations:
@@ -488,7 +488,7 @@ class Server:
 
 
 def _mean(iterations: Sequence[Iteration]) -> Shape:
-    """The mean step of some."""
+    """Return the mean step of some."""
     steps = sum(iteration.steps for iteration in iterations)
     names = ("decodes", "context", "prefills", "prompt", "pairs")
     means = (sum(getattr(iteration, name) * iteration.steps for iteration in iterations) / steps for name in names)
@@ -516,7 +516,7 @@ def _served_request(one: Request) -> ServedRequest:
 
 
 def _falls_behind(answered: Sequence[ServedRequest]) -> bool:
-    """Whether clearly fewer requests end in the steady part of a load than arrive in it."""
+    """Return whether clearly fewer requests end in the steady part of a load than arrive in it."""
     window = steady_window(answered)
     if not window.lifetimes:
         return False
@@ -540,7 +540,7 @@ def _most_at_once(iterations: Sequence[Iteration]) -> int:
 
 
 def _policy(policy: str | Schedule) -> tuple[Policy, str]:
-    """A policy by name, or of a function, and its name."""
+    """Return a policy by name, or of a function, and its name."""
     if isinstance(policy, str):
         return POLICIES[policy], policy
     name = getattr(policy, "__name__", type(policy).__name__)
@@ -555,7 +555,7 @@ def _policy(policy: str | Schedule) -> tuple[Policy, str]:
 
 
 def _instance(policy: type) -> Schedule:
-    """A schedule of a class, one for each replica; InputError for a class whose objects are none."""
+    """Return a schedule of a class, one for each replica; InputError for a class whose objects are none."""
     try:
         made = policy()
     except TypeError as error:
@@ -599,7 +599,7 @@ def _check_lengths(
 
 
 def _notes(how: ServingDefaults, server: Server, answered: Sequence[ServedRequest], host_stated: bool) -> list[str]:
-    """What is assumed."""
+    """Return what is assumed."""
     low, high = how.host_range
     format = server.forward.served_format
     notes = [format.note] * bool(format.note)

@@ -15,7 +15,7 @@ _NEAR = 32
 
 
 class Steady(NamedTuple):
-    """A closed loop's mean time to the first token and per further token [s], and answers per second of a replica."""
+    """A closed loop's mean time to the first token and per decode token [s], and answers per second of a replica."""
 
     ttft: float
     tpot: float
@@ -31,7 +31,7 @@ def steady(
 
     A step takes `seconds(shape)` and `host` [s], and at most `tokens`; a request is `outside` of steps [s] before its
     first token, with no other work of the server; at most `most` requests run at once, and others
-    wait. A request is seen `waits` steps after it came, if others run. Prompts pass in chunks: beside next tokens if
+    wait. A request is seen `waits` steps after it came, if others run. Prompts pass in chunks: beside decode tokens if
     the scheduler `mixes` them, else in steps of their own. Requests that come together fill steps with their prompts,
     and half of these, in the mean, delay a request that writes.
     """
@@ -117,7 +117,7 @@ def _spread(
 
 
 def _shape(prompt: int, answer: int, decodes: int, new: int = 0) -> Shape:
-    """A step of next tokens in the middle of their answers, and of `new` tokens of prompts in equal chunks."""
+    """Return a step of decode tokens in the middle of their answers, and of `new` tokens of prompts in equal chunks."""
     context = round(decodes * (prompt + (answer + 1) / 2))
     if not new:
         return Shape(decodes, context)

@@ -24,7 +24,7 @@ INTERPOLATION_ERROR = 0.04
 
 @dataclass(frozen=True)
 class Shape:
-    """A step's batch: next tokens of `decodes` sequences, each with its drafts, and chunks of `prefills` prompts.
+    """A step's batch: decode tokens of `decodes` sequences, each with its drafts, and chunks of `prefills` prompts.
 
     The sequences hold `context` tokens together, the new ones included; the chunks have `new` tokens together, which
     form `pairs` of a query and a key that it sees.
@@ -49,8 +49,8 @@ class Shape:
 class StepTimes:
     """Seconds of steps on a replica.
 
-    The next tokens of a step count with their mean context, and prompts as equally many of equal length that have the
-    same tokens, and the same pairs of a query and a key: the FLOPs stay, and so do the bytes of keys that next tokens
+    The decode tokens of a step count with their mean context, and prompts as equally many of equal length that have the
+    same tokens, and the same pairs of a query and a key: the FLOPs stay, and so do the bytes of keys that decode tokens
     read. Between the sizes that are timed, times are interpolated linearly (`INTERPOLATION_ERROR`); between fewer of
     them, what a method of overlap leaves exposed by the engine. Each sequence that writes has `queries` tokens in a
     step (default: its next one and what the speculation drafts). What is timed of a replica `like` this one, up to its
@@ -83,15 +83,15 @@ class StepTimes:
             self._prompts, self._decodes = attention._prompts, attention._decodes
 
     def _shared_seconds(self, tokens: int) -> float:
-        """Seconds of all that `tokens` pass through together."""
+        """Return the seconds of all that `tokens` pass through together."""
         return self._hidden(tokens) + (self._exposed(tokens) if self.forward.overlaps else 0.0)
 
     def _beyond(self, tokens: int) -> float:
-        """Seconds that methods of overlap leave exposed, by the engine."""
+        """Return the seconds that methods of overlap leave exposed, by the engine."""
         return self.forward.shared_pass(tokens).seconds - self.forward.shared_pass(tokens, hides=True).seconds
 
     def with_launches(self, each: float, graphed: int, pieces: bool = False) -> StepTimes:
-        """These times where a host launches each kernel of a step with prompts in so many seconds, one by one.
+        """These times where a host launches each kernel of a step with prompts in that many seconds, one by one.
 
         Steps of up to `graphed` tokens are replayed from graphs, as steps of next tokens alone are: from one graph, or
         with `pieces` from one for what lies between the attention of two layers, whose kernels and whose write to the
@@ -103,7 +103,7 @@ class StepTimes:
         return found
 
     def seconds(self, step: Shape) -> float:
-        """Seconds of a step: on the GPU, or of the host that launches it if that takes longer."""
+        """Return the seconds of a step: on the GPU, or of the host that launches it if that takes longer."""
         return max(self._compose_pass(step).latency, self._on_host(step))
 
     def stages(self, step: Shape) -> list[float]:
@@ -117,7 +117,7 @@ class StepTimes:
         return max(self._pieces if graphed else self._launching, self.forward.launching)
 
     def _compose_pass(self, step: Shape) -> ForwardStages:
-        """A step on the GPU, composed as a pass is."""
+        """Return a step on the GPU, composed as a pass is."""
         one = step.half if self.forward.plan.two_batch_overlap else step
         tokens = one.decodes * self.queries + one.new
         took = self._shared_seconds(tokens)
@@ -137,7 +137,7 @@ class StepTimes:
         return self.forward.compose(took, logits, drafts, self._send(tokens) if self.forward.plan.pp > 1 else 0.0)
 
     def next_tokens(self, decodes: int, context: int, steps: int) -> Iterator[float]:
-        """Seconds of equal steps of next tokens, each with what one writes more of context in each sequence."""
+        """Yield seconds of equal steps of next tokens, each with what one writes more of context in each sequence."""
         each, least = self.forward.speculation.expected_tokens, self._on_host(Shape(decodes, context))
         if self.forward.plan.two_batch_overlap:
             yield from (self.seconds(Shape(decodes, round(context + decodes * each * at))) for at in range(steps))
@@ -159,7 +159,7 @@ class StepTimes:
 
     @property
     def _passes(self) -> list[tuple[int, StepTimes]]:
-        """The passes of a step of next tokens, each with its number: the model's, and those of what drafts."""
+        """The passes of a step of decode tokens, each with its number: the model's, and those of what drafts."""
         if not self.first or not self.later:
             return [(1, self)]
         return [(1, self), (1, self.first), (self.forward.speculation.tokens - 1, self.later)]
@@ -167,7 +167,7 @@ class StepTimes:
     def least(self, most_tokens: int, most_next: int, keys: Sequence[int]) -> Least:
         """What steps take at least, up to so many tokens, and next tokens of so many sequences that attend to `keys`.
 
-        Timed at once. Drafts beside the next tokens count as tokens.
+        Timed at once. Drafts beside the decode tokens count as tokens.
         """
         counts, stages = _sizes(most_next), self.forward.plan.pp
         sizes = sorted({*_sizes(most_tokens), *(count * self.queries for count in counts)})
@@ -197,7 +197,7 @@ class StepTimes:
         )  # fmt: skip
 
     def parts(self, step: Shape) -> Mapping[str, float]:
-        """Where the time of a step goes [s], timed as it is, sizes rounded to whole tokens."""
+        """Return where the time of a step goes [s], timed as it is, sizes rounded to whole tokens."""
         groups = []
         if step.decodes:
             keys = max(round(step.context / step.decodes) - 1, 0)
@@ -226,11 +226,11 @@ class _Axis(NamedTuple):
     edges: bool = False
 
     def step(self, size: int) -> int:
-        """How far apart timed sizes lie around a size."""
+        """Return how far apart timed sizes lie around a size."""
         return 1 << max(size.bit_length() - self.per_octave.bit_length(), 0)
 
     def around(self, size: float) -> tuple[tuple[int, float], ...]:
-        """The timed sizes next to a size, with their shares of its time."""
+        """Return the timed sizes next to a size, with their shares of its time."""
         whole = int(size)
         step = self.step(whole)
         low = whole // step * step
@@ -249,7 +249,7 @@ _ENGINE = _Axis(2)
 
 class Least(NamedTuple):
     """Least seconds of parts of steps, none of which falls with more: what `tokens` share beside attention, and `alone`
-    without any, logits of the next tokens of `sequences` (0: of a prompt), and attention for each token that the next
+    without any, logits of the decode tokens of `sequences` (0: of a prompt), and attention for each token that the next
     one of a sequence attends to, drafts included.
     """
 
@@ -262,13 +262,13 @@ class Least(NamedTuple):
 
 
 def _minorant(values: FloatArray) -> FloatArray:
-    """The largest function that never falls and never exceeds the values."""
+    """Return the largest function that never falls and never exceeds the values."""
     found: FloatArray = np.minimum.accumulate(values[::-1])[::-1]
     return found
 
 
 def _sizes(most: int) -> list[int]:
-    """Sizes from 1 to `most`: all up to 32, and 16 in each doubling."""
+    """Return the sizes from 1 to `most`: all up to 32, and 16 in each doubling."""
     found, size = [], 1
     while size < most:
         found.append(size)
@@ -284,7 +284,7 @@ class _Interpolated:
         self._known: dict[tuple[float, ...], float] = {}
 
     def knows(self, *at: float) -> bool:
-        """Whether the value at sizes has been computed."""
+        """Return whether the value at sizes has been computed."""
         return at in self._known
 
     def __call__(self, *at: float) -> float:

@@ -42,7 +42,7 @@ class Requests(NamedTuple):
 
 
 def one_channel(gpu: Gpu) -> Gpu:
-    """The GPU with only one of its memory channels."""
+    """Return the GPU with only one of its memory channels."""
     each = format_rate(gpu.memory.bandwidth / gpu.memory.channels)
     return gpu.replace({"memory.channels": 1, "memory.bandwidth": each, "memory_cache.capacity": "0 B"})
 
@@ -50,7 +50,7 @@ def one_channel(gpu: Gpu) -> Gpu:
 def replay_requests(
     requests: Requests, gpu: Gpu, arbiter: ArbiterPolicy = ROUND_ROBIN, memory: Memory = "banks"
 ) -> IntArray:
-    """When the last data of each request has passed the bus of the GPU's one channel [fs].
+    """Return when the last data of each request has passed the bus of the GPU's one channel [fs].
 
     The path behind the channel (`memory.latency`) is left out, and the stream in front of it has no end. Raises
     SimulationError if the arbiter never serves a stream.
@@ -64,7 +64,7 @@ def replay_requests(
 
 
 def channel_tables(gpu: Gpu, memory: Memory) -> Tables:
-    """The engine's tables of a GPU without kernels."""
+    """Return the engine's tables of a GPU without kernels."""
     options = RunOptions(request_bytes=min(default_request_bytes(gpu), gpu.memory.interleave), memory=memory)
     rows, shape, wired = machine_tables(System(gpu=gpu, gpus=2), 1, options, 1)
     shape[y.SIZE_GPUS] = shape[y.SIZE_REGIONS] = shape[y.SIZE_WAVEFRONTS] = shape[y.SIZE_BLOCK_TILES] = 1

@@ -76,7 +76,7 @@ def replay_gather(run: Timeline, dtype: str, seed: int, rounded: Callable[[Float
 def perform_tiles(
     updates: TileUpdates, chunks: tuple[ChunkSpan, ...], whole: Floats, weights: Floats, tiling: GemmTiling
 ) -> tuple[Floats, int]:
-    """The product of every GPU, in the order of `whole`'s rows, and the number of pieces that arrived.
+    """Return the product of every GPU, in the order of `whole`'s rows, and the number of pieces that arrived.
 
     `chunks` are those of all buffers. A GPU's own rows come first in its operand, then those of the GPU above, and so
     on; it begins with nothing else. Raises as `replay_gather` does.
@@ -129,20 +129,20 @@ def _sent_rows(
 
 
 def _place(updates: TileUpdates, g: int, tile: int, tiling: GemmTiling) -> tuple[slice, slice]:
-    """The rows of a GPU's operand, and the columns, that a tile multiplies."""
+    """Return the rows of a GPU's operand, and the columns, that a tile multiplies."""
     _, row, column, high, wide = updates.tiles[g, tile].tolist()
     first, left = row * tiling.rows, column * tiling.columns
     return slice(first, first + high), slice(left, left + wide)
 
 
 def _global(rows: slice, g: int, share: int, m: int) -> slice:
-    """The rows of the whole operand that lie at `rows` of GPU g's."""
+    """Return the rows of the whole operand that lie at `rows` of GPU g's."""
     first = (rows.start + g * share) % m
     return slice(first, first + rows.stop - rows.start)
 
 
 def _tile_product(updates: TileUpdates, g: int, whole: Floats, weights: Floats, tiling: GemmTiling) -> Floats:
-    """The product of a GPU, tile by tile, of an operand that is all there."""
+    """Return the product of a GPU, tile by tile, of an operand that is all there."""
     m, share = len(whole), len(whole) // len(updates.tiles)
     found = np.full((m, weights.shape[1]), np.nan, dtype=np.float32)
     for rows, columns in (_place(updates, g, t, tiling) for t in range(updates.tiles.shape[1])):

@@ -63,11 +63,11 @@ class RunInputs:
         raise NotImplementedError
 
     def record(self, timeline: Timeline) -> Record:
-        """What is kept of a timeline: all but the system, title and labels, which the description holds."""
+        """Return what is kept of a timeline: all but the system, title and labels, which the description holds."""
         return as_record(retitle(None, "", {}, timeline if self.whole else summary(timeline)))
 
     def read(self, record: Mapping[str, Any]) -> Timeline:
-        """The timeline that a record holds, on this system, under this title and labels."""
+        """Return the timeline that a record holds, on this system, under this title and labels."""
         return retitle(self.system, self.graph.title, self.graph.labels, from_record(record))
 
 
@@ -90,7 +90,7 @@ def work_weight(graph: Graph) -> float:
 
 
 def policy_identity(policy: ArbiterPolicy) -> list[str]:
-    """The identity of an arbitration policy: its name, and the byte code of its function."""
+    """Return the identity of an arbitration policy: its name, and the byte code of its function."""
     code = policy.rule.__code__
     return [policy.name, code.co_code.hex(), repr(code.co_consts), repr(code.co_names)]
 
@@ -112,6 +112,6 @@ def _source(kind: type) -> str:
 
 
 def retitle(system: Any, title: str, labels: Mapping[str, str], timeline: Timeline) -> Timeline:
-    """A timeline and its parts on another system, under another title and labels."""
+    """Return a timeline and its parts on another system, under another title and labels."""
     parts = tuple(retitle(system, title, labels, part) for part in timeline.parts)
     return replace(timeline, system=system, graph=replace(timeline.graph, title=title, labels=labels), parts=parts)

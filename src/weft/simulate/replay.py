@@ -37,13 +37,13 @@ _MOST_ELEMENTS = 1 << 27
 
 
 def _to_bf16(values: Floats) -> Floats:
-    """Numbers rounded to bf16, to the nearest and of two to the even one; kept in fp32."""
+    """Return the numbers rounded to bf16, to the nearest and of two to the even one; kept in fp32."""
     bits = np.asarray(values, dtype=np.float32).view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
 
 
 def _to_fp16(values: Floats) -> Floats:
-    """Numbers rounded to fp16."""
+    """Return the numbers rounded to fp16."""
     return np.asarray(values).astype(np.float16)
 
 
@@ -154,7 +154,7 @@ def replay(
 def _experts(
     graph: Graph, system: Described, overlap: str | OverlapMethod, options: RunOptions, dtype: str, seed: int
 ) -> ExpertReplay:
-    """The replay of a layer of experts."""
+    """Return the replay of a layer of experts."""
     check_size(graph, _MOST_ELEMENTS)
     runner = Runner(graph, system, options)
     run = runner.timeline(overlap)
@@ -165,7 +165,7 @@ def _experts(
 def products(
     m: int, n: int, k: int, ranks: int, dtype: str, seed: int = 0, steps: Sequence[int] | None = None
 ) -> Floats:
-    """The product of every GPU's part of K, of the shape (ranks, m, n), rounded to the format; normal operands.
+    """Return the product of every GPU's part of K, of the shape (ranks, m, n), rounded to the format; normal operands.
 
     With `steps`, that of every `steps` numbers of K in a row, of the shape (ranks, len(steps), m, n).
     """
@@ -185,7 +185,7 @@ def products(
 
 
 def _join_chunks(chunks: Floats) -> Floats:
-    """Every chunk from the GPU that owns it."""
+    """Return every chunk from the GPU that owns it."""
     whole: Floats = np.where(np.isnan(chunks), -np.inf, chunks).max(axis=0)
     return whole
 
@@ -203,7 +203,7 @@ class _Part(NamedTuple):
     peer_fs: npt.NDArray[np.int64]
 
     def events(self, ranks: int) -> Iterator[tuple[int, str, int, int]]:
-        """Time, kind ("here" or "peer"), source GPU and part of K of every update."""
+        """Yield the time, kind ("here" or "peer"), source GPU and part of K of every update."""
         yield from ((int(at), "here", self.gpu, part) for part, at in enumerate(self.here_fs) if at >= 0)
         yield from ((int(at), "peer", (self.gpu + d) % ranks, 0) for d, at in enumerate(self.peer_fs, 1) if at >= 0)
 
@@ -222,7 +222,7 @@ def _parts(updates: TileUpdates, columns: int, tiling: GemmTiling) -> Iterator[_
 
 
 def perform_updates(updates: TileUpdates, partials: Floats, tiling: GemmTiling, dtype: str) -> tuple[Floats, int]:
-    """What each GPU holds of its own chunk after all updates, in their order, and how many there were.
+    """Return what each GPU holds of its own chunk after all updates, in their order, and how many there were.
 
     `partials` has the shape (ranks, m, n) or, where K is cut, (ranks, parts of K, m, n). Memory begins with zeros. A
     GPU that updates a tile in its own memory sends the sum on; one that does not has stored its part at the receiver
@@ -280,7 +280,7 @@ def _errors(
 
 
 def _by_arrival(updates: TileUpdates, partials: Floats, tiling: GemmTiling, dtype: str) -> Floats:
-    """The sums if every GPU's part were added at its owner in the order in which the GPUs made it."""
+    """Return the sums if every GPU's part were added at its owner in the order in which the GPUs made it."""
     ranks, m, n = partials.shape
     flat, rounded = partials.reshape(ranks, -1), ROUNDED[dtype]
     made = np.full((ranks, m * n), -1)  # of a first chunk, sent on at once: before all others

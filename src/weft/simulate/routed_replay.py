@@ -125,12 +125,12 @@ class _GpuNumbers:
                 self.weight_of[g, rows] = self.weights[owner, token, expert]
 
     def place_of(self, line: int, at: int, rows: int) -> slice:
-        """Rows of a line."""
+        """Return rows of a line."""
         first = line * self.layer.tiling.rows + at
         return slice(first, first + rows)
 
     def take(self, values: Floats, what: str) -> Floats:
-        """The values; SimulationError if they are not there yet."""
+        """Return the values; SimulationError if they are not there yet."""
         if np.isnan(values).any():
             raise SimulationError(f"{what} before its numbers were there; report this run")
         return values
@@ -152,12 +152,12 @@ class _GpuNumbers:
             self.outer[g, rows, cut] = self.rounded(weighted)
 
     def activate(self, rows: Floats) -> Floats:
-        """What the first GEMM's epilogue makes of its rows: the product of both halves, of gated experts."""
+        """Return what the first GEMM's epilogue makes of its rows: the product of both halves, of gated experts."""
         k = self.layer.down.k
         return rows if rows.shape[1] == k else self.rounded(rows[:, :k] * rows[:, k:]).astype(np.float32)
 
     def expected_experts(self) -> npt.NDArray[np.int16]:
-        """Which experts every token goes to, by the routing alone."""
+        """Return which experts every token goes to, by the routing alone."""
         routing, found = self.layer.routing, np.zeros_like(self.included)
         for g in range(self.ranks):
             for expert, first in enumerate(routing.first_rows(g)):
@@ -165,7 +165,7 @@ class _GpuNumbers:
         return found
 
     def reference(self) -> tuple[Floats, Floats]:
-        """The sums in fp64 of what every expert answers to every token, and in fp32, rounded once."""
+        """Return the sums in fp64 of what every expert answers to every token, and in fp32, rounded once."""
         exact = np.zeros(self.sums.shape)
         single = np.zeros_like(self.sums)
         expected = self.expected_experts()
@@ -179,7 +179,7 @@ class _GpuNumbers:
 
 
 def _tiles(run: Timeline, layer: ExpertLayer, memory: _GpuNumbers) -> Iterator[Event]:
-    """Both GEMMs, tile by tile."""
+    """Yield both GEMMs, tile by tile."""
     assert run.updates is not None
     for g, t in np.ndindex(run.updates.begun_fs.shape):
         region, *tile = run.updates.tiles[g, t].tolist()
@@ -193,7 +193,7 @@ def _tile(memory: _GpuNumbers, tile: tuple[int, ...], first: bool) -> Callable[[
 
 
 def _times(run: Timeline, buffer: str) -> dict[tuple[int, int], int]:
-    """When the last byte of each chunk of a buffer was in memory [fs], by GPU and position."""
+    """Return when the last byte of each chunk of a buffer was in memory [fs], by GPU and position."""
     return {
         (one.gpu, one.position): max(one.last_local_fs or 0, one.last_remote_fs or 0)
         for one in run.chunks
@@ -316,7 +316,7 @@ def _fold(layer: PerRankLayer, memory: _GpuNumbers, g: int) -> None:
 
 
 def _expert(layer: ExpertLayer, g: int, row: int) -> int:
-    """The expert in whose lines a row of GPU g lies."""
+    """Return the expert in whose lines a row of GPU g lies."""
     lines = np.cumsum(-(-layer.routing.received_rows(g) // layer.tiling.rows))
     within = int(np.searchsorted(lines, row // layer.tiling.rows, side="right"))
     return g * layer.routing.experts_per_rank + within

@@ -90,7 +90,7 @@ def _draw_runners(equal: Runner, stragglers: Stragglers) -> list[Runner]:
 
 
 def _find_methods(overlaps: str | OverlapMethod | Iterable[str | OverlapMethod]) -> list[OverlapMethod]:
-    """The methods that `overlap` names: one, or several."""
+    """Return the methods that `overlap` names: one, or several."""
     several = (overlaps,) if isinstance(overlaps, str | OverlapMethod) else overlaps
     check_type("the overlaps", several, Iterable, "give a name like 't3', or a list of names")
     chosen = [find_simulated(one) for one in several]

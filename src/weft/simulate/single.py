@@ -87,7 +87,7 @@ def baseline(graph: Graph) -> OverlapMethod:
 
 
 def request_bytes(graph: Graph, gpu: hardware.Gpu, fine: bool = False) -> int:
-    """The size of memory requests, if the options do not set it [bytes].
+    """Return the size of memory requests, if the options do not set it [bytes].
 
     Fine where operators depend on each other, since tiles and chunks then decide when the next begins, and in programs,
     since what one operator leaves in the cache serves the next; otherwise the GPU's coarse default. `fine`: also fine,
@@ -144,7 +144,7 @@ class Runner:
 
 
 def assemble_ideal(overlap: OverlapMethod, graph: Graph, parts: Mapping[str, Timeline]) -> Timeline:
-    """The timeline of an ideal, assembled from runs of `graph` by overlap."""
+    """Return the timeline of an ideal, assembled from runs of `graph` by overlap."""
     first = next(iter(parts.values()))
     ran = overlap.apply(graph, first.gpu)
     times = {node.name: parts[overlap.source(node.name)].duration(node.name) for node in ran}
@@ -221,7 +221,7 @@ def execute(lowered: Lowered, system: System, options: RunOptions, overlap: str)
 
 
 def _usual(node: Node) -> KernelChoice:
-    """The library's own choice, on DMA engines if they move the node's data."""
+    """Return the library's own choice, on DMA engines if they move the node's data."""
     kernel = node.choice.kernel
     gathers = isinstance(node.op, Collective) and not node.op.reduces
     fused = isinstance(kernel, FusedTiles | FusedChunks | TrackedArrivals) and gathers
@@ -229,7 +229,7 @@ def _usual(node: Node) -> KernelChoice:
 
 
 def _watch(graph: Graph, system: System, options: RunOptions) -> Callable[[int, int], None] | None:
-    """The options' progress callback, extended by the end of this run that closed forms expect."""
+    """Return the options' progress callback, extended by the end of this run that closed forms expect."""
     progress = options.progress
     if progress is None:
         return None
@@ -289,7 +289,7 @@ def _prepare_engine() -> None:
 
 
 def _system(what: Described, graph: Graph) -> System:
-    """The system that the graph runs on; independent streams must run in one node if data moves.
+    """Return the system that the graph runs on; independent streams must run in one node if data moves.
 
     Raises InputError for more GPUs than a node has, and for a `System` of unlike GPUs with another number of them.
     """

@@ -81,7 +81,7 @@ def pause_collection() -> Iterator[None]:
 
 
 def is_slotted(name: str) -> bool:
-    """Whether a schedule is timed together with others of its kind."""
+    """Return whether a schedule is timed together with others of its kind."""
     kind, options = schedule_name(name)
     return kind in SLOTTED and len(options) == (kind == "interleaved") and None not in options
 
@@ -203,7 +203,7 @@ class StepComposer:
         return _busiest(jobs, seconds, lambda job: id(job.layers))
 
     def _job(self, plan: TrainingPlan, tasks: bool = False) -> PlanJob:
-        """A plan with its parts and stages; with the order of its `tasks`."""
+        """Return a plan with its parts and stages; with the order of its `tasks`."""
         framework, rank = self.framework, RankKey.of(plan, self.framework)
         parts, order = self._parts(plan, rank), self._order(plan, tasks)
         job = PlanJob(plan, parts, self._structure(plan, parts.names, order), order)
@@ -220,7 +220,7 @@ class StepComposer:
         self._find_epilogues(jobs)
 
     def _epilogue(self, jobs: Sequence[PlanJob]) -> StepEpilogue:
-        """What ends the steps of plans with the same stages."""
+        """Return what ends the steps of plans with the same stages."""
         pipes, rows = [job.pipe for job in jobs], [self.cache.get(job.epilogue) for job in jobs]
         begun, ended, done = (np.array([getattr(pipe, name) for pipe in pipes]) for name in ("begun", "ended", "done"))
         slowed, hidden = self._find_slowdowns(jobs, rows), self.cache.calibration.hidden
@@ -243,7 +243,7 @@ class StepComposer:
     def _find_slowdowns(
         self, jobs: Sequence[PlanJob], known: Sequence[Sequence[EpilogueTimes]]
     ) -> list[list[Slowdowns]]:
-        """What passes and collectives of replicas cost each other, for plans with the same stages."""
+        """Return what passes and collectives of replicas cost each other, for plans with the same stages."""
         found: dict[tuple[int, int], list[Slowdowns]] = {}
         rows = []
         for job, around in zip(jobs, known, strict=True):
@@ -256,13 +256,13 @@ class StepComposer:
         return rows
 
     def _windows(self, job: PlanJob) -> Windows:
-        """The windows of the replicas under a plan, those of the same place once."""
+        """Return the windows of the replicas under a plan, those of the same place once."""
         plan, prices = job.plan, job.prices
         key = WindowKey(prices.place("dp", plan.dp * plan.cp), plan.dtype, plan.overlap.get("dp"))
         return self.cache.find(key, lambda: prices.windows)
 
     def _gather_windows(self, job: PlanJob) -> Windows:
-        """The windows of replicas that gather weights for each pass."""
+        """Return the windows of replicas that gather weights for each pass."""
         plan = job.plan
         key = WindowKey((plan.tp, plan.cp, plan.dp), plan.dtype, plan.overlap.get("dp"))
         return self.cache.find(key, lambda: job.prices.windows)
@@ -293,7 +293,7 @@ class StepComposer:
             job.layers = cache.get(job.passes)
 
     def _order(self, plan: TrainingPlan, tasks: bool = False) -> Schedule | None:
-        """The order of a plan's pipeline; None if it is timed without its tasks and they are not asked for."""
+        """Return the order of a plan's pipeline; None if it is timed without its tasks and they are not asked for."""
         if is_slotted(plan.schedule) and not tasks and (plan.pp > 1 or plan.chunks == 1):
             return None
         key = OrderKey(plan.schedule, plan.pp, plan.micro_batches)
@@ -333,7 +333,7 @@ class StepComposer:
         return PipelineBatch(job, [forward, backward, weight], send)
 
     def _stages(self, job: PlanJob) -> list[list[PartTimes]]:
-        """The passes over the parts of each stage, in their order."""
+        """Return the passes over the parts of each stage, in their order."""
         names = chunks_of(self.model, len(job.structure.counts), job.plan)
         return [[job.layers.parts[name] for name in stage] for stage in names]
 
@@ -384,7 +384,7 @@ class StepComposer:
 
 
 def ends(epilogue: StepEpilogue, pipes: Sequence[PipelineBatch]) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """The ends of the steps of plans in their pipelines, as of `StepEpilogue.ends`."""
+    """Return the ends of the steps of plans in their pipelines, as of `StepEpilogue.ends`."""
     busy, done = [pipe.busy for pipe in pipes], np.array([pipe.done for pipe in pipes])
     return epilogue.ends(done, None if busy[0] is None else np.array(busy))
 
@@ -394,7 +394,7 @@ def _same(found: T) -> T:
 
 
 def _slowdowns(layers: RankPasses, shares: Shares, around: EpilogueTimes, windows: Windows) -> Slowdowns:
-    """What passes and collectives of replicas cost each other on a device."""
+    """Return what passes and collectives of replicas cost each other on a device."""
 
     def factors(forward: bool, moved: Collective | None) -> tuple[float, float]:
         return (1.0, 1.0) if moved is None else windows.of_times(layers.beside(shares, forward), moved)

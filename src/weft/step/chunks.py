@@ -84,7 +84,7 @@ class _Task:
 def time_stage(
     parts: Sequence[PartTimes], plan: TrainingPlan, framework: Framework, prices: OperatorTimes, windows: Windows
 ) -> Chunk:
-    """The passes over the parts of a stage."""
+    """Return the passes over the parts of a stage."""
     found = gather_weights(parts, plan, framework, prices, windows) if plan.gathers_each_pass else None
     alone = chain_passes(parts, found, framework.launch, framework.synchronous)
     return waiting_for_host(alone, prices.gpu) if plan.offload == "activations" else alone
@@ -141,7 +141,7 @@ def gather_weights(
 def chain_passes(
     parts: Sequence[PartTimes], gathering: WeightGathers | None = None, launch: float = 0.0, synchronous: bool = False
 ) -> Chunk:
-    """The passes over parts in their order, the backward ones in reverse.
+    """Return the passes over parts in their order, the backward ones in reverse.
 
     The host spends `launch` on each kernel [s]; it runs ahead of the GPU as far as the pass allows, or, `synchronous`,
     waits for each kernel before it launches the next.
@@ -158,12 +158,12 @@ def chain_passes(
 
 
 def forward_seconds(parts: Sequence[PartTimes], gathering: WeightGathers) -> float:
-    """The forward pass of `chain_passes` [s], without what it is spent on."""
+    """Return the forward pass of `chain_passes` [s], without what it is spent on."""
     return _run_tasks(_forward(parts, gathering), gathering).seconds
 
 
 def backward_seconds(parts: Sequence[PartTimes], gathering: WeightGathers) -> float:
-    """The backward pass of `chain_passes` [s], without what it is spent on."""
+    """Return the backward pass of `chain_passes` [s], without what it is spent on."""
     alike = Counter(map(id, parts))
     weight = sum(part.weight.seconds * alike[key] for key, part in {id(part): part for part in parts}.items())
     return _run_tasks(_backward(parts, gathering), gathering).seconds - weight
@@ -194,7 +194,7 @@ def _run_tasks(tasks: Sequence[_Task], gathering: WeightGathers) -> Pass:
 
 
 def _add_collectives(alone: Pass, ran: Pass, weight: float = 0.0) -> Pass:
-    """A pass whose tasks wait for weights or gradients of other ranks, and share the GPU with their collectives.
+    """Return a pass whose tasks wait for weights or gradients of other ranks, and share the GPU with their collectives.
 
     `weight` is the time of the passes over gradients of weights among the tasks, which `alone` leaves out [s].
     """
@@ -221,7 +221,7 @@ def _times(tasks: Sequence[_Task], slowdown: PassSlowdown | None) -> Times:
 
 
 def _forward(parts: Sequence[PartTimes], gathering: WeightGathers) -> list[_Task]:
-    """The forward passes and what gathers their weights.
+    """Return the forward passes and what gathers their weights.
 
     While a part runs, the next one's weights are gathered: two parts are whole at once (FSDP's rate limiter).
     """
@@ -235,7 +235,7 @@ def _forward(parts: Sequence[PartTimes], gathering: WeightGathers) -> list[_Task
 
 
 def _backward(parts: Sequence[PartTimes], gathering: WeightGathers) -> list[_Task]:
-    """The backward passes and their collectives.
+    """Return the backward passes and their collectives.
 
     When the backward pass of a part begins, the weights of the next one are gathered; when it ends, its gradients are
     scattered, before the gather that follows: one communicator runs them in this order.

@@ -101,7 +101,7 @@ def time_step(
 
 
 def _recipe_note(plan: TrainingPlan, framework: Framework) -> tuple[str, ...]:
-    """A sentence on a recipe that the framework does not run."""
+    """Return a sentence on a recipe that the framework does not run."""
     if not plan.recipe.operands or not framework.recipes or plan.precision in framework.recipes:
         return ()
     runs = ", ".join(framework.recipes)
@@ -111,7 +111,7 @@ def _recipe_note(plan: TrainingPlan, framework: Framework) -> tuple[str, ...]:
 def _loads_note(
     model: Transformer, system: System, plan: TrainingPlan, framework: Framework, options: RunOptions
 ) -> tuple[str, ...]:
-    """How uneven the loads of a plan's experts are, and what they cost, in a sentence."""
+    """Return how uneven the loads of a plan's experts are, and what they cost, in a sentence."""
     if not plan.expert_load:
         return ()
     routing = routing_under(model, plan)

@@ -60,7 +60,7 @@ class CoRunWindow:
         return {**plain(named), "system": self.system.inputs()}
 
     def run(self) -> Mapping[str, float]:
-        """Both slowdowns; a kernel that the engine finds faster beside the other one is not slowed down: 1.
+        """Return both slowdowns; a kernel that the engine finds faster beside the other one is not slowed down: 1.
 
         The collective is as long as it takes to cover two GEMMs: on each of several short ones, workgroups of the GEMM
         would take the compute units between two launches.
@@ -99,7 +99,7 @@ class CoRunWindow:
         return _growth(rows * self._columns, self._slots, self.system, self.taken_units)
 
     def _gemm(self) -> Node:
-        """The GEMM cut to a few waves and to less depth, with the tile of the whole one.
+        """Return the GEMM cut to a few waves and to less depth, with the tile of the whole one.
 
         Of the numbers of rows within the limit, it takes the one whose waves grow by nearly the same factor as those
         of the whole GEMM when the collective takes compute units.
@@ -138,7 +138,7 @@ def _columns(gemm: Gemm, tiling: GemmTiling) -> int:
 
 
 def _growth(tiles: int, slots: int, system: System, held: int) -> float:
-    """How many times more waves so many workgroups run in on the compute units that are left."""
+    """Return how many times more waves so many workgroups run in on the compute units that are left."""
     units = system.gpu.compute.compute_units
     return ceil(tiles / (max(units - held, 1) * slots)) / ceil(tiles / (units * slots))
 
@@ -152,7 +152,7 @@ class WaveGrowths:
         self._rings: dict[tuple[int, int], tuple[System, System]] = {}
 
     def ring(self, system: System, ranks: int, ring_of: Callable[[System, int], System]) -> System:
-        """What `ring_of` answers, the same object each time."""
+        """Return what `ring_of` answers, the same object each time."""
         key = id(system), ranks
         if key not in self._rings:
             self._rings[key] = system, ring_of(system, ranks)
@@ -173,11 +173,11 @@ class WaveGrowths:
 
 @lru_cache(maxsize=256)
 def _period(graph: Graph, system: System, sharing: CoRunStrategy, options: RunOptions) -> float:
-    """Time of an iteration of a loop alone [s]."""
+    """Return the time of an iteration of a loop alone [s]."""
     return simulate(graph, system, sharing, options).period(graph.nodes[0].name)
 
 
 def _until(ends: tuple[float, ...], other: float) -> float:
-    """Mean time of the iterations that ended while the other loop ran [s]; of the first if none did."""
+    """Return the mean time of the iterations that ended while the other loop ran [s]; of the first if none did."""
     both = max(1, sum(end <= other for end in ends))
     return ends[both - 1] / both

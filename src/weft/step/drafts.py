@@ -32,7 +32,7 @@ class Speculation:
         return sum(self.accept**one for one in range(self.tokens + 1))
 
     def written_tokens(self, steps: int) -> int:
-        """Tokens that a sequence has after so many steps: the mean, without its scatter."""
+        """Return tokens that a sequence has after that many steps: the mean, without its scatter."""
         return floor(steps * self.expected_tokens + 1e-9) if self.tokens else steps
 
 

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def group(system: System, plan: Deployment, axis: str, size: int | None = None) -> System:
-    """The GPUs of one group of an axis, as a system: as many to a node as the plan's placement puts there.
+    """Return the GPUs of one group of an axis, as a system: as many to a node as the plan's placement puts there.
 
     `size` overrides the degree of the axis, as for pairs of neighbours; the replicas of the same weights ("dp") may
     include the context-parallel ranks. Without a node, all are alike.
@@ -94,7 +94,7 @@ class DurationCache:
         self._roomy_groups: dict[Place, System] = {}
 
     def among(self, place: Place) -> System:
-        """The system of a group of ranks."""
+        """Return the system of a group of ranks."""
         if place not in self._groups:
             self._groups[place] = self.system.with_gpus(*place)
         return self._groups[place]
@@ -111,7 +111,7 @@ class DurationCache:
         return cast(T, found[key])
 
     def seconds(self, case: Case) -> float:
-        """Seconds of an operator; 0 where operators are only listed (`estimate_at_once`)."""
+        """Return the seconds of an operator; 0 where operators are only listed (`estimate_at_once`)."""
         found = self._seconds.get(case)
         if found is None:
             if self._listed is not None:
@@ -132,7 +132,7 @@ class DurationCache:
         return ask()
 
     def collective_seconds(self, kind: str, size: int, dtype: str, place: Place, driver: Driver) -> float:
-        """Seconds of a collective of `size` bytes among the ranks of a place."""
+        """Return the seconds of a collective of `size` bytes among the ranks of a place."""
         key = kind, size, dtype, place, driver
         if key not in self._moved:
             self._moved[key] = self.seconds((Collective(kind, size, place[0], dtype), place, driver))
@@ -160,7 +160,7 @@ class DurationCache:
         return estimate(op, self._roomy_groups[place], options=self.options, harness=caller).seconds
 
     def _sums_by(self, op: Op) -> str:
-        """The library of the kit for an all-reduce of this size; "" for the vendor's and for other operators."""
+        """Return the library of the kit for an all-reduce of this size; "" for the vendor's and for other operators."""
         if self.kit is None or not isinstance(op, Collective) or op.name != "all_reduce":
             return ""
         gpu = self.system.gpu
@@ -190,7 +190,7 @@ _SIZES: Mapping[type[Op], tuple[str, ...]] = {
 
 
 def _kind(case: Case) -> tuple[object, ...]:
-    """What operators that are estimated at once have in common."""
+    """Return what operators that are estimated at once have in common."""
     op, place, driver = case
     sizes = _SIZES.get(type(op))
     if sizes is None:
@@ -199,7 +199,7 @@ def _kind(case: Case) -> tuple[object, ...]:
 
 
 def _stack_ops(ops: Sequence[Op]) -> Op:
-    """Operators of a kind as one with arrays of sizes."""
+    """Return operators of a kind as one with arrays of sizes."""
     first = ops[0]
     if len(ops) == 1:
         return first
@@ -234,7 +234,7 @@ class OperatorTimes:
         return Windows(self.among, plan.overlap, plan.dtype or "bf16", self.options, engine=self._engine, waves=waves)
 
     def taken_share(self, library: str, units: int = 0) -> float:
-        """The share of a GPU's compute units that a library takes for an exchange of tokens."""
+        """The share of a GPU's compute units that a library takes for a dispatch or combine."""
         own = dispatcher(library).compute_units or EXCHANGE_UNITS
         return (units or own) / self.gpu.compute.compute_units
 
@@ -249,7 +249,7 @@ class OperatorTimes:
         return self.known.system.gpu
 
     def of(self, op: Op, axis: str = "compute") -> float:
-        """Seconds of an operator, a collective among the ranks of an axis."""
+        """Return the seconds of an operator, a collective among the ranks of an axis."""
         return self.known.seconds(self.case(op, axis))
 
     def residual(self, op: Op) -> float:
@@ -257,32 +257,32 @@ class OperatorTimes:
         return self.of(op) * self.known.calibration.streaming if isinstance(op, Streaming) else 0.0
 
     def case(self, op: Op, axis: str = "compute") -> Case:
-        """What decides the seconds of an operator on a machine."""
+        """Return what decides the seconds of an operator on a machine."""
         if not isinstance(op, Collective):
             return op, None, None
         return op, self.place(axis, op.ranks), self._driver(axis, op.reduces)
 
     def place(self, axis: str, ranks: int) -> Place:
-        """The place of the ranks of an axis."""
+        """Return the place of the ranks of an axis."""
         key = axis, ranks
         if key not in self._places:
             self._places[key] = place(self._each, self._plan, axis, ranks)
         return self._places[key]
 
     def collective_seconds(self, kind: str, size: int, ranks: int, dtype: str, axis: str) -> float:
-        """Seconds of a collective of `size` bytes among `ranks` ranks of an axis."""
+        """Return the seconds of a collective of `size` bytes among `ranks` ranks of an axis."""
         reduces = kind in ("all_reduce", "reduce_scatter")
         return self.known.collective_seconds(kind, size, dtype, self.place(axis, ranks), self._driver(axis, reduces))
 
     def _driver(self, axis: str, reduces: bool) -> Driver:
-        """What carries out a collective: the library, or DMA engines where the plan says so and they can."""
+        """Return what carries out a collective: the library, or DMA engines where the plan says so and they can."""
         strategy = None if reduces else find_strategy(self._plan.overlap.get(axis, ""))
         return Driver.CU if strategy is None else strategy.driver
 
     def among(self, axis: str, ranks: int) -> System:
-        """The system of the ranks of an axis."""
+        """Return the system of the ranks of an axis."""
         return self.known.among(self.place(axis, ranks))
 
     def graph(self, graph: Graph) -> dict[str, float]:
-        """Seconds of every node of a graph by name."""
+        """Return the seconds of every node of a graph by name."""
         return {node.name: self.of(node.op, node.stream) for node in graph}

@@ -37,7 +37,7 @@ class EpilogueTimes(NamedTuple):
     `update` is the optimizer's step, `host` its wait for states in the memory of the host, `tied` the sum of the
     embedding's gradient, `reduce` and `gather` the whole collectives. Of the stages of the device, `buckets` counts the
     buckets of gradients, each of which takes `alone`; of `gathers` buckets of weights each takes `wait`. `reduced` and
-    `gathered` are buckets that run beside backward and forward passes, if any do.
+    `gathered` are buckets that run concurrently with backward and forward passes, if any do.
     """
 
     update: float
@@ -78,7 +78,7 @@ class StepEpilogue(NamedTuple):
     residual: FloatArray
 
     def parts(self, at: int, device: int) -> dict[str, float]:
-        """Seconds of a device under a plan by what they are spent on, those that are hidden left out."""
+        """Return the seconds of a device under a plan by what they are spent on, those that are hidden left out."""
         reduce, optimizer, gather, contention, _, host, tied, residual = (float(each[at, device]) for each in self)
         moved = {exposed_part("dp"): reduce + gather, exposed_part("pp"): tied, exposed_part("host"): host}
         waits = {**moved, CONTENTION: contention, RESIDUAL: residual}
@@ -109,7 +109,7 @@ def epilogue_times(
     of: RankParts,
     updates: Updates,
 ) -> list[EpilogueTimes]:
-    """What surrounds the passes on each kind of device under a plan."""
+    """Return what surrounds the passes on each kind of device under a plan."""
     found = []
     for parts, is_end in zip(structure.of_stages, structure.is_end, strict=True):
         counts: list[int] = (parts @ of.parameters).tolist()
@@ -126,7 +126,7 @@ def epilogue_times(
 def _of_device(
     groups: ReplicaCollectives, counts: Sequence[int], update: float, host: float, tied: float, width: int
 ) -> EpilogueTimes:
-    """What surrounds the passes on a device with stages of `counts` parameters, up to `width` of them."""
+    """Return what surrounds the passes on a device with stages of `counts` parameters, up to `width` of them."""
     count, most, framework = sum(counts), max(counts), groups.framework
     buckets = [groups.buckets(each) for each in counts]
     sizes = [-(-each // number) for each, number in zip(counts, buckets, strict=True)]
@@ -176,7 +176,7 @@ def _update(
 def optimizer(
     shard: int, count: int, plan: TrainingPlan, framework: Framework, prices: OperatorTimes, cast: int = 0
 ) -> float:
-    """Time of the optimizer's step on a shard of so many of `count` parameters, and of what surrounds it [s].
+    """Return time of the optimizer's step on a shard of so many of `count` parameters, and of what surrounds it [s].
 
     After it, `cast` weights are cast to the operands of the plan's recipe. Operands are gathered without a transpose.
     """
@@ -216,11 +216,11 @@ class ReplicaCollectives:
         return self.prices.collective_seconds(kind, max(count, replicas) * DTYPE_BYTES[dtype], replicas, dtype, axis)
 
     def reduce(self, count: int) -> float:
-        """Time to sum the gradients of so many parameters, to shards if the optimizer is sharded [s]."""
+        """Return the time to sum the gradients of that many parameters, to shards if the optimizer is sharded [s]."""
         return self._collective_seconds(self.reduction, count, self.framework.reduce_dtype)
 
     def gather(self, count: int) -> float:
-        """Time to gather so many weights that a sharded optimizer has updated [s]."""
+        """Return the time to gather so many weights that a sharded optimizer has updated [s]."""
         return (
             self._collective_seconds("all_gather", math.ceil(count * self.light), self.plan.dtype)
             if self.plan.zero
@@ -228,7 +228,7 @@ class ReplicaCollectives:
         )
 
     def tied_seconds(self, model: Transformer) -> float:
-        """Time to sum the gradient of the embedding, which the first and the last stage share [s]."""
+        """Return the time to sum the gradient of the embedding, which the first and the last stage share [s]."""
         count = -(-model.vocabulary * model.hidden // self.plan.tp)
         dtype = self.framework.reduce_dtype
         return self.prices.collective_seconds("all_reduce", count * DTYPE_BYTES[dtype], 2, dtype, "pp")
@@ -238,7 +238,7 @@ class ReplicaCollectives:
         return max(-(-count // (self.framework.bucket_of(self.replicas) or count or 1)), 1)
 
     def beside(self, kind: str, count: int, dtype: str) -> Collective | None:
-        """The collective of so many parameters that runs beside passes, if any does."""
+        """The collective of that many parameters that runs concurrently with passes, if any does."""
         if self.replicas == 1 or self.plan.gathers_each_pass:
             return None
         return Collective(kind, max(count, self.replicas) * DTYPE_BYTES[dtype], self.replicas, dtype)
@@ -254,7 +254,7 @@ def epilogue(
     slowed: Sequence[Sequence[Slowdowns]],
     residual: float = 0.0,
 ) -> StepEpilogue:
-    """What the devices of pipelines do after their last tasks, which end at `last` [s].
+    """Return what the devices of pipelines do after their last tasks, which end at `last` [s].
 
     Between `begun` and `ended` [s] gradients of each stage on a device become complete: both have the shape (plans,
     devices, stages), as `structure.stages`. `known` and `slowed` have an entry per plan and kind of device. Steps take

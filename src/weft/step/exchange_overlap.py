@@ -1,7 +1,7 @@
 """Exchanges of one micro-batch's tokens beside the computing of another (1F1B of forward and backward passes).
 
 As in Megatron Core (--overlap-moe-expert-parallel-comm) and DualPipe (arXiv:2412.19437, section 3.2.1): a forward pass
-runs beside the backward pass of another micro-batch, so that either computes while the other exchanges.
+runs concurrently with the backward pass of another micro-batch, so that either computes while the other exchanges.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EXPERTS = exposed_part("ep")
 
 
 def overlap_exchange(exchange: float, computing: float, units: float, held: bool = False) -> tuple[float, float]:
-    """Return how much longer computing takes beside an exchange of tokens, and how long it then waits for it [s].
+    """Return how much longer computing takes beside a dispatch or combine, and how long it then waits for it [s].
 
     The exchange of X seconds takes a share `units` of the compute units from the C seconds of computing. Both take
     C + units X, but at least X; where it `held` the units also while nothing moves, C / (1 - units), but at least X.
@@ -42,7 +42,7 @@ def paired_share(plan: Deployment) -> float:
 def pair_passes(
     forward: Pass, backward: Pass, share: float, units: float, held: bool = False, delayed: bool = True
 ) -> tuple[Pass, Pass]:
-    """Both passes on average, when in a `share` of them either exchanges tokens while the other computes.
+    """Return both passes on average, when in a `share` of them either exchanges tokens while the other computes.
 
     `units` and `held` are those of `overlap_exchange`. With gradients of weights `delayed` they fill what is left of
     any exchange, so that its formula holds for both passes as a whole; else it holds for each exchange and what runs
@@ -88,7 +88,7 @@ def _split(one: Pass, wait: float) -> tuple[float, float, float, float]:
 
 
 def _beside(alone: Pass, share: float, wait: float, late: float, slower: float) -> Pass:
-    """A pass of which a share waits only `late` for its tokens, and computes longer by `slower` [s]."""
+    """Return a pass of which a share waits only `late` for its tokens, and computes longer by `slower` [s]."""
     less = share * (wait - late)
     parts = add_parts(alone.parts, {EXPERTS: -less, CONTENTION: share * slower})
     hidden = add_parts(alone.hidden, {"ep": less})

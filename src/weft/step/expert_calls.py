@@ -102,7 +102,7 @@ class ExpertCalls:
         return self.ep == 1
 
     def within(self, graph: Graph) -> Mapping[str, float]:
-        """Seconds of the nodes of a graph that belong to the call, by name; none without experts."""
+        """Return the seconds of the nodes of a graph that belong to the call, by name; none without experts."""
         first = next((node for node in graph if isinstance(node.op, GroupedGemm)), None)
         if first is None:
             return {}
@@ -112,7 +112,7 @@ class ExpertCalls:
         return dict.fromkeys(parts, 0.0) | {first.name: seconds}
 
     def seconds(self, up: GroupedGemm, tokens: int) -> float:
-        """Time of the call for `tokens` and experts whose first GEMM is given [s]."""
+        """Return the time of the call for `tokens` and experts whose first GEMM is given [s]."""
         key = up, tokens
         if key not in self._known:
             machine = target(self.gpu, self.options, BETWEEN_OTHERS)

@@ -44,7 +44,7 @@ class ExpertNodes(NamedTuple):
 
 
 def layers(graph: Graph) -> Iterator[ExpertNodes]:
-    """The layers of experts of a pass, forward or backward: dispatch, two grouped GEMMs, combine."""
+    """Yield the layers of experts of a pass, forward or backward: dispatch, two grouped GEMMs, combine."""
     dispatch, products = None, list[Node]()
     nodes = graph.nodes
     for at, node in enumerate(nodes):
@@ -62,7 +62,7 @@ def layers(graph: Graph) -> Iterator[ExpertNodes]:
 
 @dataclass(frozen=True)
 class JoinedExperts:
-    """A layer of experts on a system under an overlap: how long it takes beyond its GEMMs one after the other [s]."""
+    """A layer of experts on a system under an overlap: how long it takes beyond its GEMMs in sequence [s]."""
 
     exchange: TokenExchange
     up: GroupedGemm
@@ -103,7 +103,7 @@ class JoinedExperts:
         return Graph(nodes, one.ranks, f"experts on {one.ranks} GPUs")
 
     def run(self) -> Mapping[str, float]:
-        """The time beyond the GEMMs, and whole times under the overlap and in sequence [s]."""
+        """Return the time beyond the GEMMs, and whole times under the overlap and in sequence [s]."""
         before = simulate(self.graph, self.system, SEQUENTIAL, self.options)
         joined = simulate(self.graph, self.system, self.overlap, self.options)
         alone = before.duration("up") + before.duration("down")

@@ -1,4 +1,4 @@
-"""A model's forward passes on a replica, as servers run them: prompts, chunks and next tokens in one batch."""
+"""A model's forward passes on a replica, as servers run them: prompts, chunks and decode tokens in one batch."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Forward:
         self.speculation, self.joins, self.draft = plan.speculation, False, self._drafter(options)
 
     def _drafter(self, options: RunOptions) -> Forward | None:
-        """The passes of what drafts, on the same GPUs; None for what takes no time."""
+        """Return the passes of what drafts, on the same GPUs; None for what takes no time."""
         plan, name = self.plan, self.plan.speculation.draft
         model = drafter(self.model, name) if plan.speculation.tokens else None
         if model is None:
@@ -205,7 +205,7 @@ class Forward:
             drafts = self.drafting(first, later)
         send = self.send(sum(one.tokens.count for one in groups)) if self.plan.pp > 1 else 0.0
         stages = self.compose(found.seconds, logits.seconds, drafts, send)
-        # with next tokens, as many equal batches as stages follow each other
+        # with decode tokens, as many equal batches as stages follow each other
         bubble = max(stages.each) * stages.stages - stages.latency if again else 0.0
         more = {"draft": drafts, exposed_part("pp"): stages.sends, "bubble": bubble}
         found += logits
@@ -236,7 +236,7 @@ class Forward:
         return float(self._prices.collective_seconds("send_recv", size, 2, _ACTIVATIONS, "pp"))
 
     def pair_halves(self, one: Pass, tokens: int) -> Pass:
-        """Both halves of a batch: each of them computes while the other's `tokens` are exchanged.
+        """Return both halves of a batch: each of them computes while the other's `tokens` are exchanged.
 
         Compute units of the exchange lack to what computes meanwhile; low-latency kernels of DeepEP leave them free
         between sending and receiving.
@@ -259,7 +259,7 @@ class Forward:
         return "deepep-ll" if tokens <= _LOW_LATENCY else "deepep"
 
     def shared_pass(self, tokens: int, hides: bool = False) -> Pass:
-        """All that `tokens` of a batch pass through together: embedding, and layers but for their attention.
+        """Return all that `tokens` of a batch pass through together: embedding, and layers but for their attention.
 
         With `hides`, methods of overlap that the engine times hide all that they join.
         """
@@ -306,13 +306,13 @@ class Forward:
         return count
 
     def attention(self, group: Group) -> Pass:
-        """The attention of a group in all layers."""
+        """Return the attention of a group in all layers."""
         return sum_layers(
             (self._alone(op), count) for kind, count in self._kinds.items() for op in self._attend(kind, group)
         )
 
     def _alone(self, op: Attention) -> Pass:
-        """The pass over an operator by itself."""
+        """Return the pass over an operator by itself."""
         seconds = self._prices.of(op)
         return Pass(seconds, {class_of(op): seconds})
 
@@ -348,7 +348,7 @@ class Forward:
         return size * DTYPE_BYTES[self.plan.kv_dtype] + (self.draft.cache(length) if self.draft else 0)
 
     def _layer(self, kind: str, flat: Tokens) -> Iterator[LayerOp]:
-        """The operators of a layer but attention, as servers run them.
+        """Yield the operators of a layer but attention, as servers run them.
 
         Every rank holds a slice of each expert, as vLLM does by default, or with `ep` a share of them, to which as many
         tokens go as to the others; one sum over the ranks follows the last experts, shared ones included, or an
@@ -407,7 +407,7 @@ class Forward:
                 return
 
     def _kernels(self, group: Group) -> str:
-        """The library of the attention of a group; "" for the vendor's.
+        """Return the library of the attention of a group; "" for the vendor's.
 
         Where that of latent attention works on the compressed cache, prompts whose keys and values are expanded pass
         through that of other models.
@@ -467,7 +467,7 @@ def _alike_but_attention(kinds: Mapping[str, int]) -> Mapping[str, int]:
 
 
 def _absorbs(library: str) -> bool:
-    """Whether a library's kernel for prompts works on the compressed cache."""
+    """Return whether a library's kernel for prompts works on the compressed cache."""
     return bool(library_of("attention", library).how["context"].get("latent"))
 
 
@@ -496,7 +496,7 @@ def _check_stages(model: Transformer, plan: ServingPlan, gpus: int) -> None:
 
 
 def half(group: Group) -> Group:
-    """The larger half of a group: of its sequences, or of the tokens of a single prompt."""
+    """Return the larger half of a group: of its sequences, or of the tokens of a single prompt."""
     if group.sequences > 1 or group.writes:
         return replace(group, sequences=-(-group.sequences // 2))
     return replace(group, new=-(-group.new // 2), cached=group.cached + group.new // 4)

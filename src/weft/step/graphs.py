@@ -84,7 +84,7 @@ def _seconds(node: Node, known: DurationCache, places: Mapping[str, Place]) -> f
 
 
 def _shares(graph: Graph, seconds: Mapping[str, float], found: Pass) -> tuple[Share, ...]:
-    """The operators of the compute stream by phase and class, then what communication adds to them."""
+    """Return the operators of the compute stream by phase and class, then what communication adds to them."""
     kernels: defaultdict[tuple[str, str], list[Node]] = defaultdict(list)
     others: defaultdict[str, list[Node]] = defaultdict(list)
     for node in graph:
@@ -109,7 +109,7 @@ def _share(phase: str, kind: str, nodes: list[Node], seconds: float, hidden: flo
 
 
 def _kind(op: Op) -> str:
-    """The class of an operator; calls without products are timed by their bytes."""
+    """Return the class of an operator; calls without products are timed by their bytes."""
     if not isinstance(op, Call):
         return class_of(op)
     if not op.products:

@@ -80,7 +80,7 @@ def _forward(
 
 
 def _answer(runs: Forward, phase: Phase, length: int, groups: list[Group]) -> Inference:
-    """The pass over the first of the groups, of `length` tokens, beside the others."""
+    """Return the pass over the first of the groups, of `length` tokens, beside the others."""
     first, others = groups[0], groups[1:]
     notes = [_LATENT] if runs.model.kv_rank and phase == "decode" and not runs.kit else []
     if runs.kit:
@@ -126,7 +126,7 @@ def _answer(runs: Forward, phase: Phase, length: int, groups: list[Group]) -> In
 
 
 def _draft_words(what: Speculation) -> str:
-    """What a step verifies, and which costs of drafting it holds."""
+    """Return what a step verifies, and which costs of drafting it holds."""
     by = {"none": "a lookup, which takes no time", "mtp": "the model's own further layer", "eagle": "a dense layer"}
     who = by[what.draft] if what.draft in OWN else what.draft
     return (

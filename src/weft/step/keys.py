@@ -33,7 +33,7 @@ class RankKey(NamedTuple):
 
     @classmethod
     def of(cls, plan: TrainingPlan, framework: Framework) -> Self:
-        """The key of a plan."""
+        """Return the key of a plan."""
         adds = not framework.accumulates and plan.micro_batches > 1 and not plan.gathers_each_pass
         ordered = framework.orders_tokens and framework.tp
         more = adds, casting_ranks(plan, framework), framework.async_tp, ordered
@@ -67,7 +67,7 @@ class PassKey(NamedTuple):
 
     @classmethod
     def of(cls, plan: TrainingPlan, framework: Framework, rank: RankKey, splits: bool) -> Self:
-        """The key of a plan."""
+        """Return the key of a plan."""
         overlap = plan.overlap
         methods = tuple((axis, overlap[axis]) for axis in sorted(overlap) if axis != "dp") if overlap else ()
         placed = None if plan.order == ORDER else (plan.order, plan.dp, plan.pp)

@@ -32,10 +32,10 @@ def in_graphs(node: Node, graphs: Iterable[str]) -> bool:
 
 
 def add_launch_gaps(alone: Pass, framework: Framework, far: bool, syncs: bool = False) -> Pass:
-    """A pass over a layer of experts with the GPU's waits for the host.
+    """Return a pass over a layer of experts with the GPU's waits for the host.
 
     The host spends `framework.launch_experts` on each operator that no graph holds, on GEMMs of single experts also
-    `framework.launch_each` on each, on an exchange of tokens that leaves the node (`far`) also what the library takes
+    `framework.launch_each` on each, on a dispatch or combine that leaves the node (`far`) also what the library takes
     of it, and is ahead of the GPU. It is not where it `syncs`: it waits for the counts of tokens before it launches
     their dispatch, and, where it launches each expert's GEMM on tokens that the receiver sorts, again before the first.
     The GPU has then run out of work.
@@ -69,7 +69,7 @@ _ROUNDS = 3
 
 
 def _period(work: Sequence[tuple[float, float]], waits: Sequence[bool]) -> float:
-    """How long one of many passes takes, each of so many launches by the host and kernels [s, s].
+    """Return how long one of many passes takes, each of that many launches by the host and kernels [s, s].
 
     Before some launches it `waits` for the kernels before them.
     """
@@ -83,7 +83,7 @@ def _period(work: Sequence[tuple[float, float]], waits: Sequence[bool]) -> float
 
 
 def _waits(node: Node, again: bool) -> bool:
-    """Whether the host waits before it launches an operator: a dispatch, or `again` the first GEMM of experts.
+    """Return whether the host waits before it launches an operator: a dispatch, or `again` the first GEMM of experts.
 
     Megatron Core: token_dispatcher.py (counts of DeepEP's tokens by a mask, of HybridEP's by a sum), experts.py
     (tokens_per_expert.tolist()).

@@ -29,7 +29,7 @@ FloatArray = NDArray[np.float64]
 
 
 def list_cases(parts: RankParts, prices: OperatorTimes) -> Iterable[Case]:
-    """The operators of the passes over parts."""
+    """Yield the operators of the passes over parts."""
     for part in parts.of.values():
         for graph in (part.forward, part.backward, part.recompute):
             yield from (prices.case(node.op, node.stream) for node in graph or ())
@@ -104,7 +104,7 @@ class RankPasses:
         return found
 
     def _each(self, name: str) -> NDArray[np.float64]:
-        """A field of the passes over every part: forward, backward with what is computed again, and weights."""
+        """Return a field of the passes over every part: forward, backward with what is recomputed, and weights."""
         if name not in self._fields:
             rows = [((one.forward,), (one.recompute, one.backward), (one.weight,)) for one in self.parts.values()]
             self._fields[name] = np.array(
@@ -113,7 +113,7 @@ class RankPasses:
         return self._fields[name]
 
     def beside(self, shares: Shares, forward: bool) -> GemmTimes:
-        """The times of the operators of a device's forward or backward passes, and of the passes."""
+        """Return the times of the operators of a device's forward or backward passes, and of the passes."""
         known = self.like._beside
         if (shares, forward) not in known:
             known[shares, forward] = self.like._sum(shares, forward)
@@ -162,7 +162,7 @@ def time_graph(
 
 
 def _pass(graph: Graph, prices: OperatorTimes, framework: Framework) -> Pass:
-    """A pass of a training step, with its calibration residual."""
+    """Return a pass of a training step, with its calibration residual."""
     found = time_graph(graph, prices, framework.tp, windows=prices.windows)
     residual = sum(prices.residual(node.op) for node in graph)
     held = sum(kernels(node) for node in graph if in_graphs(node, framework.graphs))
@@ -175,7 +175,7 @@ def _pass(graph: Graph, prices: OperatorTimes, framework: Framework) -> Pass:
 
 
 def _only(graph: Graph, phase: str) -> Graph | None:
-    """The nodes of a phase, without edges to others; None if there is none."""
+    """Return the nodes of a phase, without edges to others; None if there is none."""
     kept = [node for node in graph if node.phase == phase]
     ids = {node.id for node in kept}
     cut = (replace(node, after=tuple(edge for edge in node.edges if edge.node in ids)) for node in kept)

@@ -1,6 +1,6 @@
 """Lower bounds of passes from the times of their operators alone: which plans need no graphs.
 
-All operators on the compute stream run one after the other, each at least as long as alone. What lies between two of
+All operators on the compute stream run serially, each at least as long as alone. What lies between two of
 them on the critical path counts, too: reductions and gathers of tensor parallelism that no method hides, and exchanges
 of tokens with nothing beside them.
 """
@@ -156,7 +156,7 @@ class LeastPasses:
         return self.seconds(self._kernels[key][0], prices)
 
     def exchanges(self, plan: Deployment) -> bool:
-        """Whether exchanges of tokens have nothing beside them."""
+        """Return whether dispatches and combines have nothing beside them."""
         hides = self.framework.paired or self.framework.style.beside or plan.overlap
         return plan.ep > 1 and not hides and not plan.expert_load
 

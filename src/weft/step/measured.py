@@ -53,7 +53,7 @@ class Measured:
         return cls(value * _UNITS[found[2]], unit)
 
     def seconds(self, step: Step) -> float:
-        """The time of the step [s]; operations count as for MFU, without recomputation."""
+        """Return the time of the step [s]; operations count as for MFU, without recomputation."""
         if self.unit == "tokens/s":
             return step.tokens / step.plan.gpus / self.value
         return step.flops() / step.plan.gpus / self.value if self.unit == "FLOP/s" else self.value
@@ -88,7 +88,7 @@ def judge_step(step: Step, measured: Measured, options: RunOptions = SUSTAINED) 
 
 
 def _gains(step: Step, options: RunOptions) -> Iterator[str]:
-    """The changes of the plan that shorten the step most and fit, in closed forms, each with its gain."""
+    """Yield the changes of the plan that shorten the step most and fit, in closed forms, each with its gain."""
     plans = [step.plan, *_neighbours(step)]
     found = many(step.model, step.system, plans, step.framework, options)
     capacity = step.system.gpu.memory.capacity
@@ -121,7 +121,7 @@ def _schedule(plan: TrainingPlan, pp: int) -> str:
 
 
 def _neighbours(step: Step) -> Iterator[TrainingPlan]:
-    """Plans on as many GPUs with the same batch that differ in one choice."""
+    """Yield plans on as many GPUs with the same batch that differ in one choice."""
     plan, model = step.plan, step.model
     ways: list[dict[str, Any]] = [{"recompute": each} for each in ("none", "selective", "full")]
     ways += [{"micro_batch": each} for each in (plan.micro_batch * 2, plan.micro_batch // 2) if each]

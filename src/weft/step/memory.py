@@ -46,7 +46,7 @@ def memory(
     model: Transformer, system: System, plan: TrainingPlan, framework: Framework | None = None,
     order: Schedule | None = None,
 ) -> Memory:  # fmt: skip
-    """What every rank of a plan holds, and what would make it fit if it does not.
+    """Return what every rank of a plan holds, and what would make it fit if it does not.
 
     `order` is the pipeline's, where it was searched for the plan's own times (None: that of the schedule's name).
     Raises InputError for a plan that does not fit the model.
@@ -83,7 +83,7 @@ def _devices(
 def throughout(
     count: int, experts: int, largest: int, plan: TrainingPlan, framework: Framework, narrow: int = 0
 ) -> dict[str, int]:
-    """What a rank holds on the GPU throughout a step [bytes]: states of so many parameters, and gathered weights.
+    """What a rank holds on the GPU throughout a step [bytes]: states of that many parameters, and gathered weights.
 
     `experts` of them are of routed experts, `narrow` of GEMMs on operands of 8 or 4 bits, `largest` of the part of the
     model that has most.
@@ -148,7 +148,7 @@ def held_by(
 
 
 def peaks(jobs: Sequence[PlanJob], framework: Framework) -> FloatArray:
-    """The peak of the fullest device under each plan [bytes], as of `weft.step.result.memory.Memory`."""
+    """Return the peak of the fullest device under each plan [bytes], as of `weft.step.result.memory.Memory`."""
     found = np.empty(len(jobs))
     alike: dict[Key, list[int]] = {}
     for at, job in enumerate(jobs):
@@ -202,7 +202,7 @@ def dynamic(name: str, devices: int, micro_batches: int, held: FloatArray, worki
 
 
 def _most(states: Sequence[State], held: FloatArray, working: FloatArray) -> FloatArray:
-    """The most that is held and needed in any of the `states` of each device [bytes]."""
+    """Return the most that is held and needed in any of the `states` of each device [bytes]."""
     each = [
         (held[:, stages] @ counts.T + working[:, :, stages][:, kind, place]).max(axis=1)
         for stages, counts, kind, place in states

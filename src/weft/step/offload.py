@@ -20,7 +20,7 @@ BUFFERS = 2
 
 
 def seconds_to_host(size: float, gpu: Gpu) -> float:
-    """Time of so many bytes over the link of a GPU to its host, in one direction [s]."""
+    """Return the time of that many bytes over the link of a GPU to its host, in one direction [s]."""
     return size / (gpu.host.bandwidth * HOST_EFFICIENCY)
 
 
@@ -35,7 +35,7 @@ def hidden_and_exposed(size: float, beside: float, gpu: Gpu) -> tuple[float, flo
 
 
 def without_offloaded(name: str, kept: SavedActivations) -> SavedActivations:
-    """What a part of the model leaves on the GPU if the activations of layers go to the host.
+    """Return what a part of the model leaves on the GPU if the activations of layers go to the host.
 
     The activations of the layer in use and of the one being copied count in every pass.
     """
@@ -46,9 +46,9 @@ def without_offloaded(name: str, kept: SavedActivations) -> SavedActivations:
 
 
 def waiting_for_host(of: Chunk, gpu: Gpu) -> Chunk:
-    """The passes of a chunk whose layers send what they keep to the host, and fetch it for the backward pass.
+    """Return the passes of a chunk whose layers send what they keep to the host, and fetch it for the backward pass.
 
-    Copies run beside the pass of the whole chunk, in one direction each.
+    Copies run concurrently with the pass of the whole chunk, in one direction each.
     """
     size = sum(part.kept.bytes for part in of.parts if part.name in LAYERS)
     return replace(of, forward=_waiting(of.forward, size, gpu), backward=_waiting(of.backward, size, gpu))
@@ -62,7 +62,7 @@ def _waiting(alone: Pass, size: float, gpu: Gpu) -> Pass:
 
 
 def exposed_states(shard: int, update: float, framework: Framework, gpu: Gpu) -> float:
-    """How much longer than alone the `update` of so many parameters takes whose optimizer states are on the host [s].
+    """How much longer than alone the `update` of that many parameters takes whose optimizer states are on the host [s].
 
     The GPU computes the update: states arrive and leave at once, part by part, in both directions of the link.
     """

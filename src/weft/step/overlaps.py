@@ -198,7 +198,7 @@ def check_methods(overlap: Mapping[str, str], fidelity: Fidelity) -> None:
 
 
 def _each(overlap: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Every method with its axis; of tensor parallelism there may be several."""
+    """Yield every method with its axis; of tensor parallelism there may be several."""
     for axis, names in overlap.items():
         yield from ((axis, name) for name in (names.split(AND) if axis == "tp" else [names]))
 
@@ -289,7 +289,7 @@ def framework_fields(plan: TrainingPlan) -> tuple[object, ...]:
 
 
 def resolve_framework(framework: Framework, plan: TrainingPlan) -> Framework:
-    """A framework with the methods, CUDA graphs and paired passes of the plan in place of its own.
+    """Return a framework with the methods, CUDA graphs and paired passes of the plan in place of its own.
 
     Raises InputError for gradients of weights that the plan delays where no passes are paired.
     """
@@ -344,7 +344,7 @@ def overlap_nodes(
     graph: Graph, prices: OperatorTimes, method: str, alone: Mapping[str, float] | None = None, hides: bool = False,
     framework: bool = True,
 ) -> tuple[dict[str, float], dict[str, float], set[str]]:  # fmt: skip
-    """Return times of nodes under a method, and without any, by name [s], and the collectives joined with GEMMs.
+    """Return the times of nodes under a method, and without any, by name [s], and the collectives joined with GEMMs.
 
     Where `method` joins a GEMM with a collective, the collective has what is left beyond its GEMM.
 
@@ -380,13 +380,13 @@ def overlap_nodes(
 
 
 def needs(plan: Deployment, system: System) -> tuple[str, ...]:
-    """Sentences on the hardware that a plan's methods take and that GPUs on sale, or the system, lack."""
+    """Return sentences on the hardware that a plan's methods take and that GPUs on sale, or the system, lack."""
     asked = [name for axis, name in _each(plan.overlap) if axis in ("tp", expert_layers.AXIS)]
     return tuple(filter(None, (OVERLAPS[name].missing_hardware(system) for name in asked)))
 
 
 def engine_note(plan: Deployment, when: str = "") -> tuple[str, ...]:
-    """A sentence on a method that runs the engine, and `when`."""
+    """Return a sentence on a method that runs the engine, and `when`."""
     found = []
     for axis, name in _each(plan.overlap):
         method = OVERLAPS[name]
@@ -399,9 +399,9 @@ def engine_note(plan: Deployment, when: str = "") -> tuple[str, ...]:
 
 
 def idle_note(plan: TrainingPlan, met: Collection[str]) -> tuple[str, ...]:
-    """Sentences on ways to share a GPU that change nothing, as no collective of their axis meets a kernel.
+    """Return sentences on ways to share a GPU that change nothing, as no collective of their axis meets a kernel.
 
-    `met` are the axes whose collectives run beside kernels.
+    `met` are the axes whose collectives run concurrently with kernels.
     """
     return tuple(
         f"{axis}={name} changes nothing here: no collective of {axis} runs beside a kernel."

@@ -56,7 +56,7 @@ def step(
     compare: bool = True,
     **stated: Any,
 ) -> Step | GraphStep:
-    """How long a training step takes, and where it goes: `model` and `on` by name, file or object.
+    """Return how long a training step takes, and where it goes: `model` and `on` by name, file or object.
 
     Without a `plan`, keywords state fields of one (`TrainingPlan`); replicas take the GPUs that are left, and the
     answer's notes say what else was chosen. A graph, such as `weft.capture` answers, is timed as it is, in closed form,
@@ -99,7 +99,7 @@ def step_overlaps(
     options: RunOptions = SUSTAINED,
     **stated: Any,
 ) -> Contrast:
-    """A training step under every overlap method that applies to its plan, axis by axis, in closed form.
+    """Return a training step under every overlap method that applies to its plan, axis by axis, in closed form.
 
     Arguments as for `step`. The first answer is the step as it was asked; methods that only the engine times, and
     those that the plan or the system cannot use, are left out, each with the reason. Raises what `step` raises, and
@@ -150,7 +150,7 @@ def memory(
     framework: Framework | str | None = None,
     **stated: Any,
 ) -> Memory:
-    """What every GPU must hold in a training step, and what would make it fit; arguments as for `step`.
+    """Return what every GPU must hold in a training step, and what would make it fit; arguments as for `step`.
 
     >>> memory("gpt-3", "64xa100", tp=8, pp=8, batch=64).fits
     True
@@ -228,7 +228,7 @@ def _check(model: Transformer, where: System, plan: TrainingPlan) -> None:
 
 
 def framework_for(named: Framework | str | None, zero: int | None) -> Framework:
-    """The framework that is named; without a name Megatron Core, or torchtitan where weights are sharded."""
+    """Return the framework that is named; without a name Megatron Core, or torchtitan where weights are sharded."""
     if isinstance(named, Framework):
         check_name("method of a framework's tp", named.tp, ("", *applicable("sub-layer", "closed form")))
         return named

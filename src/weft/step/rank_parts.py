@@ -98,7 +98,7 @@ class RankParts:
         return self._sizes[offloads]
 
     def by_operator(self, counts: Sequence[int]) -> dict[str, int]:
-        """What a micro-batch leaves in `counts` of each part, by part and operator [bytes]."""
+        """Return what a micro-batch leaves in `counts` of each part, by part and operator [bytes]."""
         return {
             f"{part.name}: {name}": count * size
             for count, part in zip(counts, self.of.values(), strict=True)

@@ -64,7 +64,7 @@ def _operators(part: RankPart, timed: System, options: RunOptions) -> Iterator[R
 
 
 def _peaks(gpu: Gpu, operators: tuple[RooflineOp, ...]) -> Mapping[str, float]:
-    """The data sheet's rate of each number format in use, fastest first, and of the vector units in fp32."""
+    """Return the data sheet's rate of each number format in use, fastest first, and of the vector units in fp32."""
     used = dict.fromkeys(op.dtype for op in operators if op.dtype)
     rates = {dtype: gpu.matrix_rate(dtype) for dtype in used}
     ordered = dict(sorted(rates.items(), key=lambda one: -one[1]))

@@ -15,7 +15,7 @@ COMPUTE = "compute"
 Slowdown = Callable[[Node, Node], tuple[float, float]]
 """How many times longer a kernel and a collective take while they run at once."""
 CONTENTION = "contention"
-"""The part of a pass that kernels take longer because communication runs beside them."""
+"""The part of a pass that kernels take longer because communication runs concurrently with them."""
 
 
 class StreamTask(Protocol):
@@ -48,7 +48,7 @@ _STREAMING = {
 
 
 def class_of(op: Op) -> str:
-    """The class of an operator in a breakdown: "gemm", "attention", "casts", "norm", "element-wise", ..."""
+    """Return the class of an operator in a breakdown: "gemm", "attention", "casts", "norm", "element-wise", ..."""
     return _STREAMING.get(op.name, "element-wise") if isinstance(op, Streaming) else op.kind
 
 
@@ -159,7 +159,7 @@ def account(graph: Graph, times: Times, alone: Mapping[str, float]) -> Pass:
 
 
 def kernels(node: Node) -> int:
-    """How many kernels the host launches on the compute stream for a node; collectives are enqueued beside them.
+    """Return how many kernels the host launches on the compute stream for a node; collectives are enqueued beside them.
 
     Measured steps that are bound by their host take as long with collectives of tensor parallelism as without
     (VIA-Research/vTrain, degrees 1 and 2).

@@ -50,7 +50,7 @@ Shares = tuple[int, ...]
 
 
 def chunks_of(model: Transformer, stages: int, plan: TrainingPlan) -> list[list[str]]:
-    """The names of the parts of each stage: as many layers as the plan says, else as `stage_layers` has them.
+    """Return the names of the parts of each stage: as many layers as the plan says, else as `stage_layers` has them.
 
     Raises InputError for a plan whose layers do not add up.
     """
@@ -70,12 +70,12 @@ def chunks_of(model: Transformer, stages: int, plan: TrainingPlan) -> list[list[
 
 
 def stages_on(order: Schedule, device: int) -> list[int]:
-    """The stages whose weights a pipeline device holds."""
+    """Return the stages whose weights a pipeline device holds."""
     return [stage for stage in range(order.stages) if (order.placement[:, stage] == device).any()]
 
 
 def stage_counts(model: Transformer, stages: int, plan: TrainingPlan, names: tuple[str, ...]) -> NDArray[np.int64]:
-    """How often each stage of a plan has the parts of these names; of the shape (stages, parts)."""
+    """Return how often each stage of a plan has the parts of these names; of the shape (stages, parts)."""
     each = [Counter(stage) for stage in chunks_of(model, stages, plan)]
     return np.array([[stage[name] for name in names] for stage in each])
 

@@ -72,7 +72,7 @@ class GemmTimes(NamedTuple):
 
 
 def sum_gemm_times(passes: Sequence[Pass], dtype: str) -> GemmTimes:
-    """The times of passes, their operators by their stand-ins."""
+    """Return the times of passes, their operators by their stand-ins."""
     spent: defaultdict[Gemm, float] = defaultdict(float)
     for one in passes:
         for node in one.graph or ():
@@ -111,7 +111,7 @@ class Windows:
         return self.of(kernel.op, moved.op, moved.stream)
 
     def of(self, op: Op, moved: Collective, axis: str) -> tuple[float, float]:
-        """The same for operators, the collective among the ranks of an axis."""
+        """Return the same for operators, the collective among the ranks of an axis."""
         asked = op, moved, axis
         if asked not in self._asked:
             key = stand_in(op, self.dtype), cut(moved), axis
@@ -121,7 +121,7 @@ class Windows:
         return self._asked[asked]
 
     def of_passes(self, passes: Sequence[Pass], moved: Collective, axis: str = "dp") -> tuple[float, float]:
-        """The same for passes of many operators: the mean over the time that each takes, gaps undisturbed.
+        """Return the same for passes of many operators: the mean over the time that each takes, gaps undisturbed.
 
         Operators that take less than `SMALL` of the passes count as the mean of the others.
         """
@@ -131,7 +131,7 @@ class Windows:
         return self._means[key][1]
 
     def of_times(self, times: GemmTimes, moved: Collective, axis: str = "dp") -> tuple[float, float]:
-        """The same for the `sum_gemm_times` of passes."""
+        """Return the same for the `sum_gemm_times` of passes."""
         key = id(times), moved.name, min(moved.bytes, MOST_BYTES), moved.ranks, axis
         if key not in self._means:
             self._means[key] = times, self._mean(times, moved, axis)
@@ -175,7 +175,7 @@ class Windows:
         return RunOptions(clock=self.options.clock)
 
     def sharing(self, axis: str, moved: Collective) -> str:
-        """The sharing strategy of an axis; what copies cannot do stays with compute units."""
+        """Return the sharing strategy of an axis; what copies cannot do stays with compute units."""
         name = self.overlap.get(axis, DEFAULT)
         strategy = find_strategy(name)
         return name if strategy is not None and strategy.moves(moved.reduces) else DEFAULT

@@ -66,7 +66,7 @@ class SweepPoint:
 
     @property
     def answer(self) -> Any:
-        """The answer itself: a simulation's timeline as kept, without its spans; any other is computed again.
+        """The answer itself: a simulation's timeline as kept, without its spans; any other is recomputed.
 
         Raises InputError for a combination that does not work.
         """
@@ -81,7 +81,7 @@ class SweepPoint:
         return name in self.row
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A value of the row, or `default` if it has none of that name."""
+        """Return a value of the row, or `default` if it has none of that name."""
         return self.row.get(name, default)
 
 
@@ -219,7 +219,7 @@ class Sweep(Answer):
                 yield point
 
     def to_dict(self) -> dict[str, Any]:
-        """What was asked, the version, and all rows."""
+        """Return what was asked, the version, and all rows."""
         version = {"weft": self.version.weft, "code": self.version.code}
         return {**self.matrix.to_dict(), **version, "rows": [point.row for point in self]}
 
@@ -241,7 +241,7 @@ def parts_of(matrix: Matrix, version: Version, shard: tuple[int, int]) -> Iterat
 
 
 def row_of(case: Combination, record: Record, version: Version) -> Row:
-    """A row of the table: the question's values, the reason, the version, and the figures."""
+    """Return a row of the table: the question's values, the reason, the version, and the figures."""
     set_ = case.data.get("set", {})
     inputs = {
         **flat({name: value_name(value) for name, value in case.data.items() if name != "set"}),

@@ -116,7 +116,7 @@ class DaskCluster:
 
 
 def _connect(address: str) -> Any:
-    """A client of the scheduler; InputError if Dask is missing or nothing answers at the address."""
+    """Return a client of the scheduler; InputError if Dask is missing or nothing answers at the address."""
     try:
         from distributed import Client
     except ImportError:
@@ -132,7 +132,7 @@ def _connect(address: str) -> Any:
 
 
 def _answer_remotely(batch: Sequence[Question]) -> AnsweredBatch:
-    """The answers to a batch on a worker; InputError if its sources are not those of the process that asks."""
+    """Return the answers to a batch on a worker; InputError if its sources are not those of the process that asks."""
     with _at_work:
         begin = time.perf_counter()
         for asked in batch:
@@ -142,7 +142,7 @@ def _answer_remotely(batch: Sequence[Question]) -> AnsweredBatch:
 
 
 def _other_sources(who: str) -> InputError:
-    """The error for a worker whose answers would not be this process's."""
+    """Return the error for a worker whose answers would not be this process's."""
     return InputError(
         f"{who} other sources of Weft, or another Python, numpy, numba or scipy, than this process "
         f"(weft {__version__}, Python {platform.python_version()}); install the same on both"

@@ -18,7 +18,7 @@ _VARIABLE = "WEFT_CACHE"
 
 @functools.cache
 def stand_in() -> Path | None:
-    """A temporary folder for machine code if the user's cache is not writable, made once, with a notice.
+    """Return a temporary folder for machine code if the user's cache is not writable, made once, with a notice.
 
     It is removed when this process ends. None if the cache is writable (or nothing is compiled), and if no temporary
     folder can be made. Raises InputError for a cache that others can write to.
@@ -39,7 +39,7 @@ def stand_in() -> Path | None:
 
 
 def is_shared() -> bool:
-    """Whether other processes can load the machine code that one compiles."""
+    """Return whether other processes can load the machine code that one compiles."""
     from weft.engine.code import is_compiled, keeps_code
 
     return keeps_code() or is_compiled() or stand_in() is not None

@@ -72,7 +72,7 @@ class WorkerPool(Protocol):
 
 
 def answer_batch(batch: Sequence[Question], store: Store | None) -> AnsweredBatch:
-    """The answers to a batch in this process, each stored as soon as it is made."""
+    """Return the answers to a batch in this process, each stored as soon as it is made."""
     begin = time.perf_counter()
     return AnsweredBatch([answer_here(asked, store) for asked in batch], time.perf_counter() - begin)
 
@@ -88,7 +88,7 @@ class Dispatch:
         self.each_s = _BATCH_S
 
     def answers(self) -> Iterator[tuple[Question, Answer]]:
-        """Every question with its answer, as they are made.
+        """Yield every question with its answer, as they are made.
 
         Raises SimulationError for a question that ends worker after worker, and what tasks raise.
         """
@@ -106,7 +106,7 @@ class Dispatch:
             self.flying[self.workers.submit(batch, self.store)] = batch
 
     def _next(self) -> Sequence[Question]:
-        """The next batch; empty while nothing more can be in flight."""
+        """Return the next batch; empty while nothing more can be in flight."""
         if len(self.flying) >= _AHEAD * self.workers.slots:
             return ()
         if self.again and self.deaths[self.again[0]] >= _TOGETHER:
@@ -137,7 +137,7 @@ class Dispatch:
         yield from self._store_answers(batch, worked)
 
     def _store_answers(self, batch: Sequence[Question], worked: AnsweredBatch) -> Iterator[tuple[Question, Answer]]:
-        """The answers of a batch, stored here unless the workers did so."""
+        """Yield the answers of a batch, stored here unless the workers did so."""
         here = None if self.workers.stores or self.store is None or not self.store.keeps else self.store
         for asked, (record, why) in zip(batch, worked.answers, strict=True):
             yield asked, (record, why if here is None else store_record(asked, record, here))

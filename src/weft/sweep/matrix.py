@@ -67,7 +67,7 @@ class Combination:
             return 1.0
 
     def inputs(self) -> Mapping[str, Any]:
-        """The values of the question, and what its files hold."""
+        """Return the values of the question, and what its files hold."""
         return {"question": content(self.data), "files": self.files}
 
     def run(self) -> Mapping[str, Any]:
@@ -134,11 +134,11 @@ class Matrix:
         return hashlib.sha256(as_json(asked, sort_keys=True).encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
-        """What is asked, as plain data; objects by their names."""
+        """Return what is asked, as plain data; objects by their names."""
         return {"question": value_name(self.data), "vary": value_name(self.axes), "files": dict(self.files)}
 
     def cases(self) -> Iterator[Combination]:
-        """Every combination in order."""
+        """Yield every combination in order."""
         places = self._places
         for number, values in enumerate(product(*self.axes.values())):
             data, chosen = self.data, dict(zip(self.axes, values, strict=True))
@@ -190,7 +190,7 @@ def matrix_of(asked: str | Path | Mapping[str, Any], vary: Mapping[str, Any] | N
 
 
 def _systems_in(data: Mapping[str, Any], axes: Mapping[str, tuple[Any, ...]]) -> list[Any]:
-    """The systems of a question and of its axes."""
+    """Return the systems of a question and of its axes."""
     return [system for system in axes.get("system", (data.get("system"),)) if system is not None]
 
 
@@ -236,7 +236,7 @@ def _check_files(data: Mapping[str, Any], files: Mapping[str, str]) -> None:
 
 
 def axis_of(text: str) -> tuple[str, tuple[Any, ...]]:
-    """The name and the values of "tp=1,2,4", "batch=64:1024:x2" or "gemm=8192,8192,8192;4096,4096,4096".
+    """Return the name and the values of "tp=1,2,4", "batch=64:1024:x2" or "gemm=8192,8192,8192;4096,4096,4096".
 
     Values that contain commas are separated by semicolons. Raises InputError for a text without name or values.
     """
@@ -265,7 +265,7 @@ def _values(text: str) -> Iterator[Any]:
 
 
 def scalar(text: str) -> Any:
-    """A whole number, a number, true or false; any other text is returned unchanged."""
+    """Return a whole number, a number, true or false; any other text is returned unchanged."""
     if text in ("true", "false"):
         return text == "true"
     for kind in (int, float):
@@ -289,13 +289,13 @@ def several(name: str, values: Any) -> tuple[Any, ...]:
 
 
 def _with_value(data: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
-    """A copy of a question's data with a value at a path."""
+    """Return a copy of a question's data with a value at a path."""
     name, *inner = path
     return {**data, name: _with_value(data.get(name, {}), tuple(inner), value) if inner else value}
 
 
 def place(name: str, kind: type[SweepQuestion], systems: Iterable[Any]) -> tuple[str, ...]:
-    """Where the value `name` belongs in a question: a key, one of its tables, or a path of its systems.
+    """Return where the value `name` belongs in a question: a key, one of its tables, or a path of its systems.
 
     Raises ConfigError for an unknown name, with the nearest known ones.
     """

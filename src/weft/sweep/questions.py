@@ -76,7 +76,7 @@ class SweepQuestion(Whole):
     options: Annotated[Any, BeforeValidator(_options)] = None
 
     def machine(self) -> System:
-        """The system with its values set."""
+        """Return the system with its values set."""
         return found_system(self.system, tuple(self.set.items()))
 
     def check(self) -> None:
@@ -91,7 +91,7 @@ class SweepQuestion(Whole):
         raise NotImplementedError
 
     def figures(self, answer: Any) -> dict[str, Any]:
-        """The figures of an answer by name, `seconds` first; those of nested tables by dotted names."""
+        """Return the figures of an answer by name, `seconds` first; those of nested tables by dotted names."""
         found = flat({"seconds": float(answer.seconds), **answer.to_dict()})
         return {name: finite(value) for name, value in found.items() if name not in _LEFT_OUT}
 
@@ -100,7 +100,7 @@ class SweepQuestion(Whole):
         return {"found": self.figures(self.answer())}
 
     def read(self, record: Mapping[str, Any]) -> Any:
-        """The answer whose record is kept; computed again where the record holds figures alone."""
+        """Return the answer whose record is kept; recomputed where the record holds figures alone."""
         return self.answer()
 
 
@@ -118,12 +118,12 @@ def _named_system(name: str, values: tuple[tuple[str, str | int | float], ...]) 
 
 @lru_cache(64)
 def found_model(name: str) -> Transformer:
-    """The model of a name or a file; the same object for equal names."""
+    """Return the model of a name or a file; the same object for equal names."""
     return load_model(name)
 
 
 def models_in(data: Mapping[str, Any]) -> list[str]:
-    """The models that a question names: its model, or that of its sub-layer."""
+    """Return the models that a question names: its model, or that of its sub-layer."""
     work = data.get("work")
     of_work = [work.rpartition("/")[0]] if isinstance(work, str) and "/" in work else []
     return [name for name in (data.get("model"), *of_work) if isinstance(name, str)]
@@ -134,7 +134,7 @@ def _optional(kind: Any) -> Any:
 
 
 def _keys(*owners: Any) -> dict[str, Any]:
-    """The fields of dataclasses as keys of a file, of any type: the dataclass checks them."""
+    """Return the fields of dataclasses as keys of a file, of any type: the dataclass checks them."""
     return {name: _optional(Any) for owner in owners for name in describe_fields(owner)}
 
 
@@ -177,7 +177,7 @@ class StepQuestion(PlanQuestion):
     fidelity: Fidelity = "windows"
 
     def answer(self) -> Step:
-        """The training step."""
+        """Return the training step."""
         return step(
             found_model(self.model),
             self.machine(),
@@ -195,7 +195,7 @@ class MemoryQuestion(PlanQuestion):
     run: ClassVar[str] = "memory"
 
     def answer(self) -> NeededMemory:
-        """The memory of a training step."""
+        """Return the memory of a training step."""
         return memory(found_model(self.model), self.machine(), framework=self.framework, **self.stated_values())
 
     def figures(self, answer: NeededMemory) -> dict[str, Any]:
@@ -221,7 +221,7 @@ class ServeQuestion(_SERVED):
         return {"found": self.figures(answer), **above}
 
     def answer(self) -> Serving:
-        """The served load."""
+        """Return the served load."""
         given = dict(self)
         return serve(
             found_model(self.model),
@@ -255,20 +255,20 @@ class WorkQuestion(SweepQuestion):
         super().check()
 
     def named_work(self) -> Graph | Op:
-        """The work itself: that of a name is built."""
+        """Return the work itself: that of a name is built."""
         return cast("Graph | Op", work_of(self.work, self.tp, self.dtype))
 
     def gemm_op(self) -> Gemm:
-        """The GEMM of `gemm`."""
+        """Return the GEMM of `gemm`."""
         m, n, k = parse_shape(self.gemm) if isinstance(self.gemm, str) else self.gemm or (0, 0, 0)
         return Gemm(m, n, k, self.dtype or "bf16")
 
     def collective_op(self) -> Collective:
-        """The collective of `collective`."""
+        """Return the collective of `collective`."""
         return Collective(*parse_collective(self.collective or ""), self.ranks, self.dtype or "bf16")
 
     def only(self, *together: tuple[str, ...]) -> tuple[str, ...]:
-        """Which of work, gemm and collective are given; InputError if these do not go together."""
+        """Return which of work, gemm and collective are given; InputError if these do not go together."""
         given = tuple(name for name in ("work", "gemm", "collective") if getattr(self, name) is not None)
         if given not in together:
             known = "; ".join(" and ".join(names) for names in together)
@@ -283,7 +283,7 @@ class EstimateQuestion(WorkQuestion):
     run: ClassVar[str] = "estimate"
 
     def answer(self) -> Estimate:
-        """The closed form; InputError for work whose dimensions are arrays."""
+        """Return the closed form; InputError for work whose dimensions are arrays."""
         found = estimate(self._work(), self.machine(), self.options)
         if np.ndim(found.seconds):
             raise InputError("a work of a sweep has arrays for dimensions; give a list of works with one number each")
@@ -312,7 +312,7 @@ class SimulateQuestion(WorkQuestion):
             find_simulated(self.overlap)
 
     def answer(self) -> Timeline:
-        """The timeline."""
+        """Return the timeline."""
         runner = self._runner()
         return runner.timeline(self.overlap or baseline(runner.graph))
 
@@ -322,7 +322,7 @@ class SimulateQuestion(WorkQuestion):
         return {"found": self.figures(made), "timeline": as_record(retitle(None, "", {}, summary(made)))}
 
     def read(self, record: Mapping[str, Any]) -> Timeline:
-        """The kept timeline, on the system and under the title of its work."""
+        """Return the kept timeline, on the system and under the title of its work."""
         runner = self._runner()
         return retitle(runner.system, runner.graph.title, runner.graph.labels, from_record(record["timeline"]))
 
@@ -360,7 +360,7 @@ KINDS: Mapping[str, type[SweepQuestion]] = {
 
 
 def question_of(data: Mapping[str, Any]) -> SweepQuestion:
-    """The checked question of plain data; ConfigError for values that it does not take."""
+    """Return the checked question of plain data; ConfigError for values that it does not take."""
     values = {name: value for name, value in data.items() if name != "run"}
     return KINDS[data["run"]](**values)
 
@@ -385,7 +385,7 @@ def _policy(arbiter: Arbiter | str | None) -> list[str] | None:
 
 
 def value_name(value: Any) -> Any:
-    """A value of a question for people: numbers and texts unchanged, objects by their names."""
+    """Return a value of a question for people: numbers and texts unchanged, objects by their names."""
     if isinstance(value, str | int | float | None):
         return value
     if isinstance(value, list | tuple):
@@ -409,7 +409,7 @@ def flat(data: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def list_text(value: Any) -> Any:
-    """A list as a text such as "4,4,3", or several sentences as one; any other value unchanged."""
+    """Return a list as a text such as "4,4,3", or several sentences as one; any other value unchanged."""
     if not isinstance(value, list | tuple):
         return value
     return (" " if any(" " in str(one) for one in value) else ",").join(map(str, value))

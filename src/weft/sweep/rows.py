@@ -43,7 +43,7 @@ class Columns:
         return sorted(self.types, key=self.places.__getitem__)
 
     def kind(self, name: str) -> type:
-        """The one type that holds every value of a column: bool, int, float or str."""
+        """Return the one type that holds every value of a column: bool, int, float or str."""
         types = self.types[name]
         if types <= {bool}:
             return bool if types else str

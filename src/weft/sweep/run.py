@@ -142,7 +142,7 @@ def _check_shard(shard: tuple[int, int]) -> tuple[int, int]:
 
 
 def _places(out: str | Path | None) -> tuple[Path | None, Path | None]:
-    """The file or the folder that `out` names, checked; None for what it does not."""
+    """Return the file or the folder that `out` names, checked; None for what it does not."""
     if out is None:
         return None, None
     path = Path(out)

@@ -43,12 +43,12 @@ class Manifest:
 
 
 def _records_in(folder: Path) -> Store:
-    """The records of a folder, which are made again where they are damaged."""
+    """Return the records of a folder, which are made again where they are damaged."""
     return Store(folder / RUNS)
 
 
 def _read_manifest(folder: Path) -> Manifest:
-    """The manifest of a folder; InputError if it holds no sweep."""
+    """Return the manifest of a folder; InputError if it holds no sweep."""
     if not (folder / FILE).is_file():
         raise InputError(f"'{folder}' holds no shard of a sweep: it has no {FILE}; name folders of weft sweep --shard")
     again = "run the shard again, into a new folder"
@@ -74,7 +74,7 @@ def _read_manifest(folder: Path) -> Manifest:
 
 
 def begin(folder: Path, asked: Manifest) -> Store:
-    """The store of a folder for a sweep, new or begun before; InputError if it holds another sweep."""
+    """Return the store of a folder for a sweep, new or begun before; InputError if it holds another sweep."""
     if (folder / FILE).exists():
         held = _read_manifest(folder)
         why = different(held, asked) or ("another shard" if held.shard != asked.shard else "")
@@ -102,7 +102,7 @@ class _Union(Store):
         self.stores = stores
 
     def get(self, asked: Question) -> Record | None:
-        """The record of the first store that holds one, or None."""
+        """Return the record of the first store that holds one, or None."""
         return next((found for store in self.stores if (found := store.get(asked)) is not None), None)
 
 
@@ -128,7 +128,7 @@ def merge_shards(folders: Sequence[str | Path], out: str | Path | None = None) -
 
 
 def _columns(first: Manifest, store: Store, shards: Sequence[Manifest]) -> Columns:
-    """The columns of all rows; InputError if any is missing."""
+    """Return the columns of all rows; InputError if any is missing."""
     columns, missing, of = Columns(), Counter[int](), first.shard[1]
     for case, asked in parts_of(first.matrix, first.version, (1, 1)):
         record = store.get(asked)

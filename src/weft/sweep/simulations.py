@@ -36,14 +36,14 @@ class Simulation(RunInputs):
             check_request(self.system.gpu, self.options.request_bytes)  # fail early, before processes start
 
     def run(self) -> Mapping[str, Any]:
-        """The record of the timeline."""
+        """Return the record of the timeline."""
         return self.record(simulate(self.graph, self.system, self.overlap, self.options))
 
 
 def timelines(
     tasks: Iterable[Simulation], jobs: int = 1, progress: Progress | None = None, store: Store | None = None
 ) -> dict[Simulation, Timeline]:
-    """Every task with its timeline, in the order of the tasks; arguments and errors of `sweep`."""
+    """Return every task with its timeline, in the order of the tasks; arguments and errors of `sweep`."""
     records = results(tasks, lambda record: record, jobs, progress, store)
     return {task: task.read(record) for task, record in records.items()}
 
@@ -62,7 +62,7 @@ class ComparedGraph:
         self.tasks = {name: Simulation(graph, system, name, options, whole) for name in names}
 
     def of(self, made: Mapping[Simulation, Timeline]) -> Comparison:
-        """The comparison, from the timelines of its simulations."""
+        """Return the comparison, from the timelines of its simulations."""
         parts = {name: made[task] for name, task in self.tasks.items()}
         return Comparison({one.name: self._under(one, parts) for one in self.methods})
 
@@ -80,7 +80,7 @@ def comparisons(
     store: Store | None = None,
     whole: bool = False,
 ) -> list[Comparison]:
-    """Each graph on its system under its overlaps, the baseline first; other arguments and errors as of `sweep`.
+    """Return each graph on its system under its overlaps, the baseline first; other arguments and errors as of `sweep`.
 
     Every run is made once.
     """
@@ -109,7 +109,7 @@ class Jobs:
     progress: Progress | None = None
 
     def run(self, tasks: Iterable[Simulation]) -> Runs:
-        """Every task with its timeline; equal tasks are simulated once."""
+        """Return every task with its timeline; equal tasks are simulated once."""
         return timelines(tasks, self.count, self.progress, self.store)
 
 
@@ -121,7 +121,7 @@ class Alone(NamedTuple):
 
     @property
     def serial_s(self) -> float:
-        """Time of the GEMMs and the collectives, one after the other [s]."""
+        """Time of the GEMMs and the collectives, serially [s]."""
         return self.gemm_s + self.collective_s
 
     @property
@@ -144,12 +144,12 @@ class Alone(NamedTuple):
 
 
 def by_dma(strategy: str) -> bool:
-    """Whether DMA engines drive the collective under a strategy."""
+    """Return whether DMA engines drive the collective under a strategy."""
     return STRATEGIES[strategy].driver is Driver.DMA
 
 
 def drain_seconds(run: Timeline) -> float:
-    """When all writes of the kernels have reached memory, so that what follows finds an idle GPU [s]."""
+    """Return when all writes of the kernels have reached memory, so that what follows finds an idle GPU [s]."""
     return run.counters["drained_s"]
 
 
@@ -162,7 +162,7 @@ class Bench:
 
     @classmethod
     def of(cls, machine: Described, ranks: int | None = None, options: RunOptions | None = None) -> Bench:
-        """A bench of a system, or of `ranks` GPUs; InputError for more GPUs than one node holds."""
+        """Return a bench of a system, or of `ranks` GPUs; InputError for more GPUs than one node holds."""
         system = hardware.system(machine, gpus=ranks)
         if system.nodes > 1:
             each = system.gpus_per_node
@@ -181,7 +181,7 @@ class Bench:
         return self._task(gemm_queue(each, tilings=tilings), taken)
 
     def gemm(self, gemm: Gemm, taken: int = 0) -> Simulation:
-        """A GEMM alone, with `taken` compute units taken off it."""
+        """Return a GEMM alone, with `taken` compute units taken off it."""
         return self._task(alone(gemm, self.system.gpus), taken)
 
     def collective(self, collective: Collective, units: int | None = None, in_flight: int | None = None) -> Simulation:
@@ -197,15 +197,15 @@ class Bench:
         )
 
     def channels(self, units: int | None) -> int | None:
-        """A channel for each of `units` compute units, as far as the library has them (None: its own number)."""
+        """Return a channel for each of `units` compute units, as far as the library has them (None: its own number)."""
         return None if units is None else min(units, MOST_CHANNELS.get(self.gpu.vendor, units))
 
     def together(
         self, gemm: Gemm, collective: Collective, strategy: str, units: int | None = None, **changes: Any
     ) -> Simulation:
-        """Both under a strategy, with `units` compute units set apart if it partitions; `changes` as in `Sharing`.
+        """Both under a strategy, with `units` compute units reserved if it partitions; `changes` as in `Sharing`.
 
-        A collective on compute units set apart for it has a channel for each, unless `changes` say otherwise; a plain
+        A collective on compute units reserved for it has a channel for each, unless `changes` say otherwise; a plain
         ring always has.
         """
         if not by_dma(strategy) and "in_flight" not in changes:

@@ -30,7 +30,7 @@ def run_tasks(
 ) -> Iterator[tuple[T, Record]]:
     """Yield every task with its record, in any order, run on `jobs` processes; equal tasks are run once.
 
-    `workers` replace the processes: those of a cluster, or processes that several sweeps use one after the other.
+    `workers` replace the processes: those of a cluster, or processes that several sweeps use in turn.
 
     Records found in `store` are yielded first and not run again; a new record is stored as soon as it is made, so that
     an interrupted or killed sweep resumes. Records do not depend on `jobs`.
@@ -53,7 +53,7 @@ def results(
     progress: Progress | None = None,
     store: Store | None = None,
 ) -> dict[T, R]:
-    """Every task with `read` applied to its record, in the order of the tasks; else as `run_tasks`."""
+    """Return every task with `read` applied to its record, in the order of the tasks; else as `run_tasks`."""
     unique = list(dict.fromkeys(tasks))
     found = {task: read(record) for task, record in run_tasks(unique, jobs, progress, store)}
     return {task: found[task] for task in unique}

@@ -1,4 +1,4 @@
-"""A recorded run beside closed forms: each operator's time on a GPU, and the makespan with these times."""
+"""A recorded run concurrently with closed forms: each operator's time on a GPU, and the makespan with these times."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def compare_trace(trace: Trace, on: Described, options: RunOptions = SUSTAINED) 
 def _time_operators(
     trace: Trace, used: list[int], where: System, options: RunOptions
 ) -> tuple[dict[int, float], dict[int, str], tuple[str, ...]]:
-    """Time and bound of each operator, and why others have none."""
+    """Return time and bound of each operator, and why others have none."""
     roomy = where.replace({"memory.capacity": ROOM})
     times, bounds = {}, {}
     refused = set()
@@ -62,7 +62,7 @@ def _place(op: Op, where: System) -> System:
 def _rows(
     trace: Trace, times: dict[int, float], bounds: dict[int, str], where: System
 ) -> tuple[tuple[ComparedOperator, ...], np.ndarray[tuple[int], np.dtype[np.float64]]]:
-    """What is compared, and the time of each piece of work: that of its call in proportion to what it took."""
+    """Return what is compared, and the time of each piece of work: that of its call in proportion to what it took."""
     pieces: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for piece in np.flatnonzero(np.isin(trace.operator, [*times])).tolist():
         pieces[int(trace.operator[piece]), int(trace.phase[piece])].append(piece)
@@ -86,7 +86,7 @@ def _rows(
 
 
 def _reached_shares(op: Op, seconds: float, where: System) -> tuple[float, float]:
-    """Shares of the GPU's matrix rate and of its memory's bandwidth that a measured call reached."""
+    """Return the shares of the GPU's matrix rate and of its memory's bandwidth that a measured call reached."""
     if seconds <= 0:
         return 0.0, 0.0
     gpu = where.gpu
@@ -96,7 +96,7 @@ def _reached_shares(op: Op, seconds: float, where: System) -> tuple[float, float
 
 
 def _notes(trace: Trace, where: System, refused: tuple[str, ...]) -> tuple[str, ...]:
-    """What a reader must know to trust the comparison."""
+    """Return what a reader must know to trust the comparison."""
     found = trace.found
     known = f"{found.mapped:,} of {found.kernels:,} kernels have an operator that Weft can time"
     notes = [f"{known}; the others keep their measured time"]

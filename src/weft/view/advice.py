@@ -24,7 +24,7 @@ _RUNNING: looks.Looks = {"GEMM only": looks.BLUE, "both": looks.DARK, "collectiv
 
 
 def option_table(advice: Advice) -> Table:
-    """Every way to share, the best first: forecast of the tables, simulation, and gain."""
+    """Return every way to share, the best first: forecast of the tables, simulation, and gain."""
     columns = [
         text("way", "strategy"), number("apart", f"reserved {advice.gpu.units_word}"), number("channels"),
         microseconds("expected", "expected", 0), microseconds("simulated", "simulated", 0),
@@ -55,13 +55,13 @@ def knob_table(advice: Advice) -> Table:
 
 
 def doubt_table(advice: Advice) -> Table:
-    """The range of the best way's speedup under each uncertainty."""
+    """Return the range of the best way's speedup under each uncertainty."""
     columns = [text("why", "uncertainty"), *(times_faster(end, end, "{:.2f}×") for end in ("low", "high"))]
     return Table(columns, [(one.why, one.low, one.high) for one in advice.felt], "Uncertainty of the speedup")
 
 
 def ways_to_share(advice: Advice) -> Figure:
-    """When only the GEMM, both, or only the collective ran under every way that was simulated."""
+    """Return when only the GEMM, both, or only the collective ran under every way that was simulated."""
     alone = advice.alone
     shorter = min(alone.gemm_s, alone.collective_s)
     ways = [("serial", (alone.gemm_s, 0.0, 0.0, alone.collective_s))]
@@ -82,7 +82,7 @@ def ways_to_share(advice: Advice) -> Figure:
 
 
 def _stretches(option: SharingOption) -> tuple[float, float, float, float]:
-    """How long the GEMM ran before the collective had a unit, then both, then the rest of one of them [s]."""
+    """Return how long the GEMM ran before the collective had a unit, then both, then the rest of one of them [s]."""
     run = option.run
     assert run is not None
     gemm, collective = run.end("gemm"), run.end(run.graph.collectives[0].name)
@@ -94,7 +94,7 @@ def _stretches(option: SharingOption) -> tuple[float, float, float, float]:
 
 
 def gain_against_units(advice: Advice) -> Figure:
-    """The speedup over the compute units set apart: as the tables forecast it, and as simulated; the best marked."""
+    """The speedup over the compute units reserved: as the tables forecast it, and as simulated; the best marked."""
     word = advice.gpu.units_word
     marks = {id(_best_on_units(advice)): f"best on {word}", id(advice.best): f"best: {advice.best.strategy}"}
     rows: list[tuple[Any, ...]] = []
@@ -126,13 +126,13 @@ def gain_against_units(advice: Advice) -> Figure:
 
 
 def _best_on_units(advice: Advice) -> SharingOption | None:
-    """The best simulated way without DMA engines, if the best of all needs them."""
+    """Return the best simulated way without DMA engines, if the best of all needs them."""
     others = [one for one in advice.simulated if not by_dma(one.strategy)]
     return max(others, key=advice.speedup_of) if by_dma(advice.best.strategy) and others else None
 
 
 def collective_times(advice: Advice) -> Figure:
-    """The collective alone over its size: by the library's kernel, on few compute units, by DMA engines."""
+    """Return the collective alone over its size: by the library's kernel, on few compute units, by DMA engines."""
     table, word = advice.tables.collective(advice.collective.name), advice.gpu.units_word
     lines = {f"library, {table.library_units} {word}": table.library}
     lines |= {f"{units} {word}": table.units[units] for units in sorted({min(table.units), advice.most_apart})}
@@ -169,7 +169,7 @@ def _take(advice: Advice) -> str:
 
 
 def _mask_alone(advice: Advice) -> str:
-    """A sentence on the best partition with a mask alone, if that takes longer than with fewer channels."""
+    """Return a sentence on the best partition with a mask alone, if that takes longer than with fewer channels."""
     if advice.masked is None or advice.channels is not None:
         return ""
     units, both = advice.most_apart, advice.masked
@@ -180,7 +180,7 @@ def _mask_alone(advice: Advice) -> str:
 
 
 def _channel_sentence(advice: Advice) -> str:
-    """A sentence on the channels asked for, and on the best mask that does not hold them at once."""
+    """Return a sentence on the channels asked for, and on the best mask that does not hold them at once."""
     if advice.channels is None:
         return ""
     own, word = advice.tables.collective(advice.collective.name).library_units, advice.gpu.units_word
@@ -279,7 +279,7 @@ class AdviceReport(Report["Advice"]):
     explained = "concurrency"
 
     def title(self) -> str:
-        """The collective, the GEMM and the GPU."""
+        """Return the collective, the GEMM and the GPU."""
         moved = self.answer.collective
         return f"{moved.name} of {format_bytes(moved.bytes, 4)} concurrent with a GEMM on {self.answer.gpu.name}"
 
@@ -297,15 +297,15 @@ class AdviceReport(Report["Advice"]):
         ]
 
     def tables(self) -> list[Table]:
-        """Every way to share, what to set, and the uncertainties."""
+        """Return every way to share, what to set, and the uncertainties."""
         return [option_table(self.answer), knob_table(self.answer), doubt_table(self.answer)]
 
     def figures(self) -> list[Figure]:
-        """What runs for how long, the gain over compute units set apart, and the collective alone."""
+        """Return what runs for how long, the gain over compute units reserved, and the collective alone."""
         return [ways_to_share(self.answer), gain_against_units(self.answer), collective_times(self.answer)]
 
     def sections(self) -> list[Part]:
-        """What to set, why, every way to share, and how sure this is."""
+        """Return what to set, why, every way to share, and how sure this is."""
         advice, (ways, knobs, doubts) = self.answer, self.tables()
         expected = "Expected is what the machine's slowdown tables say; simulated is request by request."
         if any(advice.share_of(one) > 1 for one in advice.options):
@@ -327,5 +327,5 @@ class AdviceReport(Report["Advice"]):
         ]
 
     def gpu(self) -> Gpu:
-        """The GPU."""
+        """Return the GPU."""
         return self.answer.gpu

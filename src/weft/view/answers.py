@@ -46,19 +46,19 @@ extension registers the reports of its answers."""
 
 
 def report(answer: Answer) -> Report[Any]:
-    """What an answer shows."""
+    """Return what an answer shows."""
     home = REPORTS.get(answer.kind)
     made: Report[Any] = load_target(f"weft.view.{home}" if home else find_report(answer.kind) or "")(answer)
     return made
 
 
 def table(answer: Answer) -> Table:
-    """The main table of an answer."""
+    """Return the main table of an answer."""
     return report(answer).tables()[0]
 
 
 def figure(answer: Answer) -> Figure:
-    """The main figure of an answer; InputError for one with nothing to draw."""
+    """Return the main figure of an answer; InputError for one with nothing to draw."""
     drawn = report(answer).figures()
     if not drawn:
         raise InputError(f"this {answer.kind} has nothing to draw; save it as .html, .csv or .json to see it")
@@ -66,7 +66,7 @@ def figure(answer: Answer) -> Figure:
 
 
 def page(answer: Answer) -> str:
-    """The page of an answer, as HTML."""
+    """Return the page of an answer, as HTML."""
     return report_page(report(answer))
 
 
@@ -79,7 +79,7 @@ def parts(shown: Report[Any], details: bool = True) -> list[Table | str]:
 
 
 def words(answer: Answer) -> str:
-    """An answer as text: its conclusions, the first rows of its main table, and how sure it is."""
+    """Return an answer as text: its conclusions, the first rows of its main table, and how sure it is."""
     shown = report(answer)
     main = shown.tables()[0]
     first = table_text(replace(main, rows=main.rows[:_ROWS_SHOWN]))
@@ -87,7 +87,7 @@ def words(answer: Answer) -> str:
 
 
 def html(answer: Answer) -> str:
-    """An answer as HTML for a notebook: its conclusions, the first rows of its tables, and how sure it is."""
+    """Return an answer as HTML for a notebook: its conclusions, the first rows of its tables, and how sure it is."""
     shown = report(answer)
     return "".join(
         [*map(_paragraph, shown.sentences()), *map(_table_html, shown.tables()), *map(_paragraph, shown.notes())]
@@ -99,7 +99,7 @@ def _paragraph(said: str) -> str:
 
 
 def _hidden_rows(shown: Table) -> list[str]:
-    """How many rows of a table a notebook leaves out, in a sentence; empty if it shows all."""
+    """Return how many rows of a table a notebook leaves out, in a sentence; empty if it shows all."""
     hidden = len(shown.rows) - _ROWS_SHOWN
     return [f"{hidden} more rows; to_pandas() holds them all"] if hidden > 0 else []
 

@@ -33,11 +33,11 @@ class ContrastReport(Report[Contrast]):
     explained = ""
 
     def title(self) -> str:
-        """The title of the first answer."""
+        """Return the title of the first answer."""
         return str(self._first_report().title())
 
     def sentences(self) -> list[str]:
-        """How much faster or slower the best change makes it, what keeps it from more, and what it needs."""
+        """Return how much faster or slower the best change makes it, what keeps it from more, and what it needs."""
         answer, best = self.answer, self.answer.best
         if answer.has_overload:
             return self._by_capacity(best)
@@ -75,7 +75,7 @@ class ContrastReport(Report[Contrast]):
         return [f"{said} By the fastest of today's frameworks for each it takes {took}: {factor}."]
 
     def _misfits(self) -> list[str]:
-        """Which of the steps that the lead compares need more memory than a GPU has, a sentence each."""
+        """Return which of the steps that the lead compares need more memory than a GPU has, a sentence each."""
         compared = {"as asked": self.answer.first, f"with {self.answer.best}": self.answer.answers[self.answer.best]}
         held = {name: getattr(one, "memory", None) for name, one in compared.items()}
         return [
@@ -104,7 +104,7 @@ class ContrastReport(Report[Contrast]):
         ]
 
     def _bound(self) -> list[str]:
-        """What a step waits for whatever else is hidden, in a sentence."""
+        """Return what a step waits for whatever else is hidden, in a sentence."""
         for step in (self.answer.first, self.answer.answers[self.answer.best]):
             hidden, exposed = getattr(step, "hidden", None), getattr(step, "exposed", None)
             if not isinstance(hidden, dict) or not isinstance(exposed, dict):
@@ -189,7 +189,7 @@ class ContrastReport(Report[Contrast]):
         return Table(columns, rows, self.title())
 
     def notes(self) -> list[str]:
-        """The ways that were left out, with the reasons, and what the answers say of how sure they are."""
+        """Return the ways that were left out, with the reasons, and what the answers say of how sure they are."""
         alike: dict[str, list[str]] = {}
         for name, reason in self.answer.left_out.items():
             alike.setdefault(reason, []).append(name)
@@ -199,7 +199,7 @@ class ContrastReport(Report[Contrast]):
         return [*out, *dict.fromkeys(note for notes in (self._first_report().notes()[-1:], *others) for note in notes)]
 
     def _differing(self) -> list[str]:
-        """What only one of two answers says of its assumptions, each with what it was asked."""
+        """Return what only one of two answers says of its assumptions, each with what it was asked."""
         if len(self.answer.answers) != 2:
             return []
         notes = {name: tuple(getattr(one, "notes", ())) for name, one in self.answer.answers.items()}
@@ -212,7 +212,7 @@ class ContrastReport(Report[Contrast]):
         ]
 
     def figures(self) -> Sequence[Figure]:
-        """A bar for each answer that stacks its parts; none for loads above capacity, which have no time."""
+        """Return a bar for each answer that stacks its parts; none for loads above capacity, which have no time."""
         if self.answer.has_overload:
             return []
         lanes = {
@@ -226,11 +226,11 @@ class ContrastReport(Report[Contrast]):
 
 
 def _unit(longest: float) -> tuple[str, float]:
-    """The unit that suits a time, and how many of it a second has."""
+    """Return the unit that suits a time, and how many of it a second has."""
     return ("s", 1.0) if longest >= 1 else ("ms", 1e3) if longest >= 1e-3 else ("µs", 1e6)
 
 
 def _three(value: float) -> str:
-    """A number to three significant digits, without an exponent."""
+    """Return a number to three significant digits, without an exponent."""
     digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
     return f"{value:,.{digits}f}"

@@ -63,12 +63,12 @@ class CoRunReport(Report[Comparison]):
         return [first] if best.run.overlap == first.run.overlap else [first, best]
 
     def title(self) -> str:
-        """The collective and the GPUs."""
+        """Return the collective and the GPUs."""
         run = self.first.run
         return f"GEMM concurrent with {self.first.name}, {run.graph.ranks} GPUs, on {run.gpu.name}"
 
     def sentences(self) -> list[str]:
-        """What is gained, what it costs both, and why more than the ideal is gained."""
+        """Return what is gained, what it costs both, and why more than the ideal is gained."""
         best = self.best
         why = f" ({best.causes})" if best.causes else ""
         gain = f"{best.speedup:.2f}x over running serially, {percent(best.share_of_ideal)} of the ideal"
@@ -105,27 +105,27 @@ class CoRunReport(Report[Comparison]):
         ]
 
     def tables(self) -> list[Table]:
-        """Both loops and the whole under one strategy, or a row per strategy."""
+        """Return both loops and the whole under one strategy, or a row per strategy."""
         if _is_single(self.answer):
             return [loop_table(self.first), whole_table(self.first)]
         return [strategy_table(self.all)]
 
     def on_terminal(self) -> Sequence[Table | str]:
-        """The tables, traffic under a single strategy, and what was recorded on request."""
+        """Return the tables, traffic under a single strategy, and what was recorded on request."""
         runs = list(self.answer)
         single = [traffic_table(self.first)] if _is_single(self.answer) else []
         return [*self.tables(), *single, *recorded_parts(runs)]
 
     def details(self) -> list[Table | str]:
-        """What workgroups waited for under a single strategy."""
+        """Return what workgroups waited for under a single strategy."""
         return [wait_table(self.first)] if _is_single(self.answer) else []
 
     def figure(self) -> Figure:
-        """When GEMMs and collectives ended under each strategy."""
+        """Return when GEMMs and collectives ended under each strategy."""
         return strategies(self.answer)
 
     def sections(self) -> list[Part]:
-        """The page: the strategies, then what happens when, compute units, waits, traffic, and counters."""
+        """Return the page: the strategies, then what happens when, compute units, waits, traffic, and counters."""
         one, shown, single = self.first, self.shown, _is_single(self.answer)
         until, runs = max(each.makespan for each in shown), {each.run.overlap: each.run for each in shown}
         how = (
@@ -147,19 +147,19 @@ class CoRunReport(Report[Comparison]):
         ]
 
     def record(self) -> dict[str, Any]:
-        """Every co-run as plain data, with the errors of its classes."""
+        """Return every co-run as plain data, with the errors of its classes."""
         made = self.answer.to_dict()
         errors = [error_classes(one) for one in self.all]
         runs = [{**run, "errors": error} for run, error in zip(made["runs"], errors, strict=True)]
         return {**made, "runs": runs}
 
     def appendix(self) -> list[Part]:
-        """The machine."""
+        """Return the machine."""
         return [simulated_section(self.first.run)]
 
 
 def comparison_report(answer: Comparison) -> Report[Comparison]:
-    """The report of runs of a graph, or of independent streams that share a GPU."""
+    """Return the report of runs of a graph, or of independent streams that share a GPU."""
     return CoRunReport(answer) if answer.is_shared else RunReport(answer)
 
 
@@ -172,12 +172,12 @@ def _all(answer: Comparison) -> list[CoRun]:
 
 
 def _grids(answers: Iterable[CoRun]) -> list[str]:
-    """How the GEMM's tiles fill the GPU, for each number of compute units available to it."""
+    """Return how the GEMM's tiles fill the GPU, for each number of compute units available to it."""
     return list(dict.fromkeys(f"GEMM: {one.grid}" for one in answers if one.apart is not None))
 
 
 def _warnings(answers: Iterable[CoRun]) -> list[str]:
-    """Where a mask makes the collective's workgroups wait for each other."""
+    """Return where a mask makes the collective's workgroups wait for each other."""
     return list(dict.fromkeys(one.warning for one in answers if one.warning))
 
 
@@ -190,14 +190,14 @@ def _problem(answer: CoRun) -> str:
 
 
 def _sharing_words(answer: CoRun) -> str:
-    """The driver of the collective with its options, the compute units set apart, and which loop is launched first."""
+    """The driver of the collective with its options, the compute units reserved, and which loop is launched first."""
     apart = "" if answer.apart is None else f", {answer.apart} reserved compute unit{'s' * (answer.apart != 1)}"
     options = (f", {name}" if value is True else f", {name} = {value}" for name, value in answer.copies.items())
     return f"{_DRIVERS[answer.driver]}{''.join(options)}{apart}, {answer.first} first"
 
 
 def _instead(answer: CoRun) -> list[str]:
-    """The algorithm that the library would use, if it is not the simulated one."""
+    """Return the algorithm that the library would use, if it is not the simulated one."""
     if answer.choice is None or not answer.differs:
         return []
     taken, simulated = (_ALGORITHMS.get(name, name) for name in (answer.choice.algorithm, answer.algorithm))
@@ -230,7 +230,7 @@ def typical_errors(answer: CoRun) -> list[str]:
 
 
 def error_classes(answer: CoRun) -> dict[str, str]:
-    """The class of error of the GEMM, of the collective and of their sharing, in words."""
+    """Return the class of error of the GEMM, of the collective and of their sharing, in words."""
     gpu, moved = answer.run.gpu, answer.run.graph.collectives[0].op
     if gpu.vendor == "none" or not isinstance(moved, Collective):
         return {}
@@ -246,7 +246,7 @@ def _slower(key: str, head: str) -> Column:
 
 
 def loop_table(answer: CoRun) -> Table:
-    """Both loops: time per iteration alone and co-running, and available compute units."""
+    """Return both loops: time per iteration alone and co-running, and available compute units."""
     columns = [
         text("loop"), number("count"), microseconds("alone", "alone"), microseconds("concurrent", "concurrent"),
         _slower("slowdown", "slowdown"), _slower("slowdown_both", "while both run"), microseconds("end", "ends at"),
@@ -277,7 +277,7 @@ def wait_table(answer: CoRun) -> Table:
 
 
 def whole_table(answer: CoRun) -> Table:
-    """Both loops side by side against one after the other."""
+    """Return both loops concurrent against serial."""
     ideal = answer.serial / answer.ideal_speedup
     rows = [
         ("both, serial", answer.serial * 1e6, 1.0, 0.0),
@@ -299,7 +299,7 @@ def traffic_table(answer: CoRun) -> Table:
 
 
 def strategy_table(answers: Sequence[CoRun]) -> Table:
-    """A row per strategy: slowdowns, makespan, share of the ideal, main causes."""
+    """Return a row per strategy: slowdowns, makespan, share of the ideal, main causes."""
     first = answers[0]
     apart = number("apart", f"reserved {first.run.gpu.units_word}")
     columns = [
@@ -325,7 +325,7 @@ _COUNTED = "All iterations of both loops, on one GPU."
 
 
 def held_units(answer: CoRun, until: float | None = None) -> Figure:
-    """Which operator held which compute unit of one GPU over time [us], a line per unit.
+    """Return which operator held which compute unit of one GPU over time [us], a line per unit.
 
     The time axis ends at `until` [s], so that several runs can be compared, or else with the run.
     """
@@ -363,7 +363,7 @@ def stream_waits(answer: CoRun) -> Figure:
 
 
 def strategies(found: Comparison) -> Figure:
-    """When GEMMs and collectives ended under each strategy, beside serial execution and the ideal."""
+    """Return when GEMMs and collectives ended under each strategy, beside serial execution and the ideal."""
     one = found.corun()
     rows = []
     for answer in _all(found):

@@ -20,7 +20,7 @@ class EstimateReport(Report["Estimate"]):
     """A closed-form time with its bound and parts."""
 
     def sentences(self) -> list[str]:
-        """The time and its bound, the longest operator, or the range of the cases."""
+        """Return the time and its bound, the longest operator, or the range of the cases."""
         cases = list(_cases(self.answer))
         times = [_us(one.seconds) for _, one in cases]
         if len(cases) == 1:
@@ -31,7 +31,7 @@ class EstimateReport(Report["Estimate"]):
         return [f"The {len(cases)} cases take {min(times):,.1f} to {most:,.1f} µs."]
 
     def table(self) -> Table:
-        """A row per operator of a graph, or per case of the arrays with its index."""
+        """Return a row per operator of a graph, or per case of the arrays with its index."""
         answer = self.answer
         parts = dict.fromkeys(name for _, one in _cases(answer) for name in one.parts)
         rows = [
@@ -44,7 +44,7 @@ class EstimateReport(Report["Estimate"]):
         return shown if any(row[3] for row in rows) else shown.without(["by"])
 
     def figure(self) -> Figure:
-        """Where the time of each goes."""
+        """Return where the time of each goes."""
         rows = [
             (case, name, _us(seconds), one.bound)
             for case, one in _cases(self.answer)
@@ -68,7 +68,7 @@ def _us(seconds: Any) -> float:
 
 
 def _cases(answer: Estimate) -> Iterator[tuple[str, Estimate]]:
-    """The operators of a graph by name, or every case by its index."""
+    """Yield the operators of a graph by name, or every case by its index."""
     if answer.operators and not np.shape(answer.seconds):
         yield from answer.operators.items()
         return

@@ -52,7 +52,7 @@ def phases(run: Timeline, gpu: int = 0) -> dict[str, tuple[float, float]]:
 
 
 def operator_looks(run: Timeline) -> looks.Looks:
-    """The labels and colours of a run's operators, no two alike: those of a sub-layer have their own.
+    """Return the labels and colours of a run's operators, no two alike: those of a sub-layer have their own.
 
     Others take neither those nor the colours of complete chunks and of the link.
     """
@@ -63,7 +63,7 @@ def operator_looks(run: Timeline) -> looks.Looks:
 
 
 def words(operator: str) -> str:
-    """An operator's label in a legend."""
+    """Return an operator's label in a legend."""
     return looks.PHASES[operator][0] if operator in looks.PHASES else operator.replace("_", "-")
 
 
@@ -143,7 +143,7 @@ def _panels(key: str, name: str, run: Timeline, gpu: int, brush: Any, bins: int)
 
 
 def over_time(run: Timeline, rates: Mapping[str, Floats], bins: int = _BINS) -> Table:
-    """A run's series as a table over time; neighbouring bins are averaged to give `bins` bins."""
+    """Return a run's series as a table over time; neighbouring bins are averaged to give `bins` bins."""
     assert run.series is not None  # checked by the callers
     count = run.series.link.shape[1]
     starts = np.arange(0, count, max(1, -(-count // bins)))
@@ -153,7 +153,7 @@ def over_time(run: Timeline, rates: Mapping[str, Floats], bins: int = _BINS) -> 
 
 
 def _held_units(run: Timeline, gpu: int, bins: int) -> Table:
-    """How many compute units each operator's workgroups hold, on average, over time."""
+    """Return how many compute units each operator's workgroups hold, on average, over time."""
     assert run.residency is not None
     edges = np.linspace(0, run.seconds * 1e15, bins + 1)
     found = {}
@@ -164,7 +164,7 @@ def _held_units(run: Timeline, gpu: int, bins: int) -> Table:
 
 
 def _steps(edges: Floats, values: Mapping[str, Floats], unit: str) -> Table:
-    """A step function with the given edges [fs] as a table over time [us]."""
+    """Return a step function with the given edges [fs] as a table over time [us]."""
     columns = [microseconds("time", "time", 2), microseconds("until", "until", 2)]
     columns += [number(f"v{at}", head, unit, ",.1f") for at, head in enumerate(values)]
     rows = zip(edges[:-1] * _US, edges[1:] * _US, *values.values(), strict=True)
@@ -213,13 +213,13 @@ def _kernel_rows(run: Timeline, gpu: int) -> Iterator[tuple[Any, ...]]:
 
 
 def _begun(run: Timeline, span: Span) -> int:
-    """When the first stage of a kernel started [fs]."""
+    """Return when the first stage of a kernel started [fs]."""
     stages = (stage.start_fs for stage in run.stages if (stage.gpu, stage.kernel) == (span.gpu, span.kernel))
     return min(stages, default=span.first_workgroup_fs)
 
 
 def chunk_moves(run: Timeline, gpu: int) -> Iterator[tuple[ChunkSpan, str, int, int]]:
-    """Every chunk of a GPU, its activity ("written here", "arriving" or "sent by DMA"), start and end [fs]."""
+    """Yield every chunk of a GPU, its activity ("written here", "arriving" or "sent by DMA"), start and end [fs]."""
     for move, said in _MOVES.items():
         for chunk in (chunk for chunk in run.chunks if chunk.gpu == gpu):
             start, end = (getattr(chunk, f"{side}_{move}_fs") for side in ("first", "last"))
@@ -260,7 +260,7 @@ def _last_arrival(chunk: ChunkSpan) -> tuple[str, int, int]:
 
 
 def _awaited_name(run: Timeline, span: Span) -> str:
-    """The operator or kernel whose end a kernel waited for; empty if it was requested at the start."""
+    """Return the operator or kernel whose end a kernel waited for; empty if it was requested at the start."""
     if span.start_fs == 0:
         return ""
     ends = {name: end for name, (_, end) in phases(run, span.gpu).items()}
@@ -275,14 +275,14 @@ def _awaited_name(run: Timeline, span: Span) -> str:
 
 
 def _spent(span: Span) -> str:
-    """The activity in which the workgroups of a kernel spent most time."""
+    """Return the activity in which the workgroups of a kernel spent most time."""
     whole = sum(span.waits.values())
     most = sorted(span.waits.items(), key=lambda one: -one[1])[:2]
     return ", ".join(f"{spent / whole:.0%} {looks.WAITS[why][0]}" for why, spent in most if spent) if whole else ""
 
 
 def waits_table(runs: Mapping[str, Timeline], gpu: int = 0) -> Table:
-    """The longest waits of runs on a GPU: waiter, cause, start and end."""
+    """Return the longest waits of runs on a GPU: waiter, cause, start and end."""
     found = [(name, *row) for name, run in runs.items() for row in _waits(run, gpu)]
     longest = sorted((row for row in found if row[4] > row[3]), key=lambda row: row[3] - row[4])[:_WAITS_SHOWN]
     rows = [(*row[:3], row[3] * _US, row[4] * _US, (row[4] - row[3]) * _US) for row in longest]

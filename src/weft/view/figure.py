@@ -83,7 +83,7 @@ class Figure:
     caption: str = ""
 
     def with_caption(self, caption: str) -> Figure:
-        """The figure with another caption."""
+        """Return the figure with another caption."""
         return Figure(self.title, self.chart, self.data, caption)
 
     @property
@@ -94,13 +94,13 @@ class Figure:
         return {**made, "config": CONFIG}
 
     def still(self, titled: bool = True) -> dict[str, Any]:
-        """The static specification with rows and, if `titled`, the title, at the width of a printed page."""
+        """Return the static specification with rows and, if `titled`, the title, at the width of a printed page."""
         spec = {**self.spec, **({"title": self.title} if titled else {})}
         _widen(spec)
         return {**spec, "datasets": {name: table.records() for name, table in self.data.items()}}
 
     def svg(self, name: str = "") -> str:
-        """The picture as an SVG element; the same figure always gives the same text.
+        """Return the picture as an SVG element; the same figure always gives the same text.
 
         In a page, which writes the title itself, ids start with the `name` of the figure.
         """
@@ -108,12 +108,12 @@ class Figure:
         return _PLACES.sub(lambda place: _LONG.sub(_round_coordinate, place[0]), _UNSEEN.sub("", drawn))
 
     def png(self, scale: float = 1.0) -> bytes:
-        """The picture as a PNG file on white."""
+        """Return the picture as a PNG file on white."""
         png: bytes = _drawing().vegalite_to_png({**self.still(), "background": "white"}, scale=scale)
         return png
 
     def _repr_svg_(self) -> str:
-        """The picture for a notebook."""
+        """Return the picture for a notebook."""
         return self.svg()
 
 
@@ -128,7 +128,7 @@ def _widen(view: dict[str, Any]) -> None:
 
 
 def _drawing() -> Any:
-    """The library that renders a specification without a browser, imported when the first picture is drawn.
+    """Return the library that renders a specification without a browser, imported when the first picture is drawn.
 
     Raises OutputError where its JavaScript engine would end the process, because it cannot reserve its addresses.
     """
@@ -152,7 +152,7 @@ def _renumber_ids(name: str) -> Callable[[re.Match[str]], str]:
 
 
 def _round_coordinate(found: re.Match[str]) -> str:
-    """A coordinate to a tenth of a pixel."""
+    """Return a coordinate to a tenth of a pixel."""
     return f"{float(found[0]):.1f}".removesuffix(".0")
 
 
@@ -331,7 +331,7 @@ def _broken(names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _axis_of_lines(broken: Mapping[str, list[str]]) -> Any:
-    """An axis whose labels take several lines, in the middle of their lanes."""
+    """Return an axis whose labels take several lines, in the middle of their lanes."""
     if not broken:
         return alt.Undefined
     of_name = f"({to_json(broken)})[datum.value]"
@@ -440,7 +440,7 @@ def levels(
 
 
 def _fold_columns(table: Table, looks: Looks, name: str) -> Any:
-    """A chart over the columns that `looks` colours, a row for each: "what" it shows, its "value" and "rank"."""
+    """Return a chart over the columns that `looks` colours, a row for each: "what" it shows, its "value" and "rank"."""
     columns = [column for column in table.columns if column.head in looks]
     heads, keys = [column.head for column in columns], [column.key for column in columns]
     place = f"indexof({keys}, datum.key)"
@@ -449,7 +449,7 @@ def _fold_columns(table: Table, looks: Looks, name: str) -> Any:
 
 
 def _series(table: Table, looks: Looks) -> Any:
-    """The colours of the columns that `looks` colours, with a legend if there are several."""
+    """Return the colours of the columns that `looks` colours, with a legend if there are several."""
     heads = [column.head for column in table.columns if column.head in looks]
     scale = alt.Scale(domain=heads, range=[looks[head] for head in heads])
     return alt.Color("what:N", scale=scale, legend=alt.Undefined if len(heads) > 1 else None)
@@ -492,7 +492,7 @@ def load_map(
 
 
 def _places(until: float, units: int, unit: str, across: str) -> tuple[Any, ...]:
-    """The sides of rectangles: from "start_us" to "end_us", and from "unit" to "unit_to"."""
+    """Return the sides of rectangles: from "start_us" to "end_us", and from "unit" to "unit_to"."""
     x = alt.X("start_us:Q", title=across, scale=alt.Scale(domain=[0, until], nice=False))
     y = alt.Y("unit:Q", title=unit, scale=alt.Scale(domain=[0, units], nice=False))
     return x, alt.X2("end_us"), y, alt.Y2("unit_to")
@@ -513,7 +513,7 @@ def heat_map(title: str, table: Table, *, x: str, y: str, value: str, facet: str
 
 
 def choice_map(title: str, table: Table, *, pair: tuple[str, str], cell: tuple[str, str], value: str) -> Figure:
-    """The least value for every two choices, dark where it is low; in a page one picks which two.
+    """Return the least value for every two choices, dark where it is low; in a page one picks which two.
 
     The columns `pair` name the two choices, `cell` their values at the axes. Cells above twice the least are white.
     """
@@ -535,7 +535,7 @@ def choice_map(title: str, table: Table, *, pair: tuple[str, str], cell: tuple[s
 
 
 def _by_number(name: str) -> list[str | int]:
-    """A key that sorts "TP 8" before "TP 16"."""
+    """Return a key that sorts "TP 8" before "TP 16"."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
@@ -667,7 +667,7 @@ def scatter(
     title: str, table: Table, *, x: str | Axis, y: str | Axis, facet: str, color: Color | None = None,
     bands: Sequence[float] = (), cross: float | None = None,
 ) -> Figure:  # fmt: skip
-    """A dot per row, in a panel for each value of `facet`; panels share their scales if `cross` is given.
+    """Return a dot per row, in a panel for each value of `facet`; panels share their scales if `cross` is given.
 
     `bands` are the relative deviations of y from x (on two logarithmic axes) or from zero that are shaded; lines mark
     `cross`, where x and y are both 1.
@@ -709,7 +709,7 @@ def scatter(
 def dots_below(
     title: str, table: Table, ceilings: Table, *, x: str, y: str, color: Color, shape: str, size: str
 ) -> Figure:
-    """A dot per row below ceilings, on two logarithmic axes, its area by the column `size`, its form by `shape`.
+    """Return a dot per row below ceilings, on two logarithmic axes, its area by the column `size`, its form by `shape`.
 
     `ceilings` has the columns `x` and `y`, "ceiling" (a line each), and "label": words to the "side" of a point,
     "left", "right" or "above" it, or none.
@@ -741,17 +741,17 @@ def _layers(layers: Sequence[Any], height: int) -> Any:
 
 
 def _over(name: str) -> Any:
-    """A chart over the table of that name."""
+    """Return a chart over the table of that name."""
     return alt.Chart(alt.NamedData(name))
 
 
 def _axis(percent: bool, log: bool = False) -> Any:
-    """An axis with percentages or, if logarithmic, with few labels."""
+    """Return an axis with percentages or, if logarithmic, with few labels."""
     return alt.Axis(format="%") if percent else alt.Axis(tickCount=4, format=",") if log else alt.Undefined
 
 
 def _switch(key: str, name: str = "") -> Any:
-    """A selection: clicking the legend shows only some series."""
+    """Return a selection: clicking the legend shows only some series."""
     return alt.selection_point(name=f"picked_{name}" if name else "picked", fields=[key], bind="legend", toggle="true")
 
 
@@ -772,13 +772,13 @@ def _fade_series(switch: Any) -> Any:
 
 
 def _line(**place: float) -> Any:
-    """A line across the chart at a value of `x` or `y`."""
+    """Return a line across the chart at a value of `x` or `y`."""
     at = [getattr(alt, axis.upper())(datum=value) for axis, value in place.items()]
     return alt.Chart(alt.sequence(1)).mark_rule(opacity=0.6).encode(*at)
 
 
 def _low(values: Sequence[float], base: float) -> float:
-    """Where an axis of bars begins: at zero, or slightly below the lowest bar if bars begin elsewhere."""
+    """Return where an axis of bars begins: at zero, or slightly below the lowest bar if bars begin elsewhere."""
     low = min(values, default=base)
     return min(base - 0.02, low - 0.02) if base else min(0.0, low)
 
@@ -815,7 +815,7 @@ def _color(table: Table, color: Color) -> Any:
 
 
 def _sort(table: Table, key: str) -> Any:
-    """The order of a column's values on an axis: numbers ascending, names in the order of the rows."""
+    """Return the order of a column's values on an axis: numbers ascending, names in the order of the rows."""
     is_number = next(column.is_number for column in table.columns if column.key == key)
     return "ascending" if is_number else table.distinct(key)
 
@@ -825,7 +825,7 @@ def _title(table: Table, key: str) -> str:
 
 
 def _tips(table: Table) -> list[Any]:
-    """Every column of a table, formatted for a tooltip."""
+    """Return every column of a table, formatted for a tooltip."""
     return [_tip(column) for column in table.columns if column.head != " "]
 
 
@@ -836,5 +836,5 @@ def _tip(column: Column) -> Any:
 
 
 def _is_d3(spec: str) -> bool:
-    """Whether d3 (JavaScript) interprets a format specification as Python does."""
+    """Return whether d3 (JavaScript) interprets a format specification as Python does."""
     return bool(spec) and bool(re.fullmatch(r"[+]?,?(\.\d+)?[%efg]?", spec))

@@ -23,7 +23,7 @@ _WHAT = (
 
 
 def heat_parts(runs: Sequence[Timeline]) -> list[Table | str]:
-    """The table of runs that recorded the load of channels or banks; empty if none did."""
+    """Return the table of runs that recorded the load of channels or banks; empty if none did."""
     found = [(run, run.heat) for run in runs if run.heat is not None]
     return [heat_table(found)] if found else []
 
@@ -59,7 +59,7 @@ def heat_section(runs: Sequence[Timeline]) -> Section:
 
 
 def load_over_time(run: Timeline, heat: Heat) -> Figure:
-    """Every channel over time or, where banks were recorded, every bank of the channel with the largest load."""
+    """Return every channel over time or, where banks were recorded, every bank of the channel with the largest load."""
     gpu, channel = np.unravel_index(int(heat.moved_bytes.sum(axis=(2, 3)).argmax()), heat.read.shape[:2])
     if heat.of == "bank":
         unit, where = "bank", f"of channel {channel}, which moves most"

@@ -87,7 +87,7 @@ def _queues(found: Sequence[tuple[Timeline, MemoryInterference]]) -> Table:
 
 
 def _percentiles(unit: str, format_: str) -> list[Column]:
-    """Columns of percentiles; a narrow terminal leaves the middle ones out. The table's title has the unit."""
+    """Return columns of percentiles; a narrow terminal leaves the middle ones out. The table's title has the unit."""
     return [number(f"{rank}_{unit}", rank, format_=format_, spare=rank in ("p50", "p90")) for rank in _RANKS]
 
 
@@ -113,7 +113,7 @@ def _rank_values(values: Percentiles) -> tuple[float, ...]:
 
 
 def _stages(run: Timeline) -> str:
-    """How far apart the workgroups of a stage of the GEMM end, and the operand misses by chunk, in words."""
+    """Return how far apart the workgroups of a stage of the GEMM end, and the operand misses by chunk, in words."""
     spreads, said = stage_spreads(run), []
     if len(spreads) > 1:
         least, most = us(min(spreads)), us(max(spreads))

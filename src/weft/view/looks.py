@@ -70,14 +70,14 @@ PLACE: Looks = {
 
 
 def cause_color(cause: Cause) -> str:
-    """The colour of a cause of traffic; other collectives take the all-gather's, further GEMMs the GEMM's."""
+    """Return the colour of a cause of traffic; other collectives take the all-gather's, further GEMMs the GEMM's."""
     operator, kind = cause
     like = "gemm" if operator.startswith("gemm") else "reduce_scatter" if kind == "update" else "all_gather"
     return _CAUSES.get(cause) or _CAUSES[like, kind]
 
 
 def cause_looks(causes: Collection[Cause]) -> Looks:
-    """The colours of causes by their labels, the GEMM's first."""
+    """Return the colours of causes by their labels, the GEMM's first."""
     from weft.simulate.result.timeline import words_of
 
     known = [cause for cause in _CAUSES if cause in causes]
@@ -85,7 +85,7 @@ def cause_looks(causes: Collection[Cause]) -> Looks:
 
 
 def spread(names: Sequence[str], taken: Collection[str] = ()) -> Looks:
-    """A colour of the palette for each name, none of those `taken`; when all are used, lighter ones follow."""
+    """Return a colour of the palette for each name, none of those `taken`; when all are used, lighter ones follow."""
     free = [color for color in PALETTE if color not in taken]
     return {name: _tone_color(free[at % len(free)], at // len(free)) for at, name in enumerate(names)}
 
@@ -98,5 +98,5 @@ def _tone_color(color: str, turn: int) -> str:
 
 
 def overlap_looks(names: Sequence[str]) -> Looks:
-    """The colours of overlaps; unknown ones get a spare colour."""
+    """Return the colours of overlaps; unknown ones get a spare colour."""
     return {name: OVERLAPS.get(name, spread(names)[name]) for name in names}

@@ -87,7 +87,7 @@ def remedy_table(answer: Memory) -> Table:
 
 
 def holders(answer: Memory) -> Figure:
-    """The peak of each pipeline device by holder, beside the GPU's capacity."""
+    """Return the peak of each pipeline device by holder, beside the GPU's capacity."""
     lane = "stage {}" if len(answer.devices) > 1 else "each GPU"
     rows = [
         (lane.format(at), _holder(name)[0], size / 1e9)
@@ -164,29 +164,29 @@ class MemoryReport(SystemReport[Memory]):
     explained = "memory"
 
     def title(self) -> str:
-        """The model, the machine and the plan."""
+        """Return the model, the machine and the plan."""
         return f"Memory of {plan_title(self.answer.model, self.answer.system, self.answer.plan)}"
 
     def sentences(self) -> list[str]:
-        """Whether the plan fits, how much is free, and whose defaults it has."""
+        """Return whether the plan fits, how much is free, and whose defaults it has."""
         answer = self.answer
         used = answer.framework
         return [fitting(answer), *([framework_sentence(used, answer.plan, answer.defaulted)] if used else [])]
 
     def notes(self) -> list[str]:
-        """What was chosen, and which options have no effect."""
+        """Return what was chosen, and which options have no effect."""
         return list(self.answer.notes)
 
     def tables(self) -> list[Table]:
-        """The holders of the fullest GPU, and what would make the plan fit."""
+        """Return the holders of the fullest GPU, and what would make the plan fit."""
         return [holder_table(self.answer), *self._remedies()]
 
     def figure(self) -> Figure:
-        """The holders of every device."""
+        """Return the holders of every device."""
         return holders(self.answer)
 
     def sections(self) -> list[Part]:
-        """The holders, what would make the plan fit, and the activations."""
+        """Return the holders, what would make the plan fit, and the activations."""
         return [
             *self.figures(),
             holder_table(self.answer),

@@ -28,7 +28,7 @@ def write_report(report: Report[Any], out_dir: str | Path) -> Path:
 
 
 def report_page(report: Report[Any]) -> str:
-    """The page of a report: title, conclusions, sections, notes, and the values of its machine."""
+    """Return the page of a report: title, conclusions, sections, notes, and the values of its machine."""
     lead = _typeset(report.lead())
     more = [said for said in map(_typeset, report.sentences()) if said not in lead]
     # A note of several lines is a file, which the page shows among its sections.
@@ -40,12 +40,12 @@ def report_page(report: Report[Any]) -> str:
 
 
 def _typeset(words: str) -> str:
-    """A sentence with the signs that a page has and a terminal lacks."""
+    """Return a sentence with the signs that a page has and a terminal lacks."""
     return f"{words.rstrip('.')}.".replace(" x ", " × ").replace(" us ", " µs ").replace(" us;", " µs;")
 
 
 def page_text(title: str, told: str, parts: Sequence[Part], explained: str = "") -> str:
-    """A self-contained page as HTML.
+    """Return a self-contained page as HTML.
 
     `told` is the summary sentence. `explained` names the entries of `explained.toml` at the end of the page.
     """
@@ -74,7 +74,7 @@ def page_text(title: str, told: str, parts: Sequence[Part], explained: str = "")
 
 
 def explanations(name: str) -> list[str]:
-    """The sentences of `explained.toml` for the end of the page `name`, then those of every page."""
+    """Return the sentences of `explained.toml` for the end of the page `name`, then those of every page."""
     known = packaged_toml("weft.view", "explained.toml")
     missing = [f"Nothing explains '{name}': view/explained.toml lacks a sentence of that name."] * bool(name)
     return [*known.get(name, missing), *known["always"]]
@@ -89,7 +89,7 @@ def _figures(parts: Sequence[Part]) -> Iterator[Figure]:
 
 
 def _sections(parts: Sequence[Part]) -> Iterator[Section]:
-    """The sections of a page's contents: those with a heading."""
+    """Yield the sections of a page's contents: those with a heading."""
     for part in parts:
         if isinstance(part, Section) and not part.folded and part.parts:
             yield part
@@ -97,13 +97,13 @@ def _sections(parts: Sequence[Part]) -> Iterator[Section]:
 
 
 def _numbers(parts: Sequence[Part]) -> Any:
-    """The number of each figure and section on a page."""
+    """Return the number of each figure and section on a page."""
     ids = {id(part): number for number, part in enumerate(parts, 1)}
     return lambda part: ids[id(part)]
 
 
 def _embed_figure(figure: Figure) -> str:
-    """A figure's specification and rows as JSON, escaped so that no text can close the script element."""
+    """Return a figure's specification and rows as JSON, escaped so that no text can close the script element."""
     data = {name: {"keys": table.keys, "columns": _columns(table)} for name, table in figure.data.items()}
     text = to_json({"title": figure.title, "spec": figure.spec, "data": data}, separators=(",", ":"))
     return text.replace("<", "\\u003c")
@@ -123,7 +123,7 @@ def _javascript() -> str:
 
 
 def machine_section(gpu: Gpu, *said: Part, title: str = "The machine") -> Section:
-    """The sentences `said`, then every value of the machine with its source."""
+    """Return the sentences `said`, then every value of the machine with its source."""
     values, assumed = machine_table(gpu), assumed_table(gpu)
     changes = [f"Changed by the user: {'; '.join(gpu.changes)}."] if gpu.changes else []
     return Section(
@@ -139,7 +139,7 @@ def machine_section(gpu: Gpu, *said: Part, title: str = "The machine") -> Sectio
 
 
 def simulated_section(run: Timeline, *said: Part) -> Section:
-    """The sentences `said`, then the machine, request size and mode of a run."""
+    """Return the sentences `said`, then the machine, request size and mode of a run."""
     options, note = run.options, link_note(run)
     link = [f"Link: {note}."] if note else []
     simulated = how(options.request_bytes, options.mode, options.memory)
@@ -147,7 +147,7 @@ def simulated_section(run: Timeline, *said: Part) -> Section:
 
 
 def how(request_bytes: int | None, mode: str = "mirrored", memory: str = "banks") -> str:
-    """The request size of a run, the detail of its DRAM, and the number of simulated GPUs, in words."""
+    """Return the request size of a run, the detail of its DRAM, and the number of simulated GPUs, in words."""
     detail = "" if memory == "banks" else ", memory channels of one server without banks"
     one = "one GPU was simulated and represents all: what it sends returns, a link latency later, as what it receives"
     return f"Requests of {request_bytes} B{detail}; {one if mode == 'mirrored' else 'every GPU was simulated'}."

@@ -19,7 +19,7 @@ _KERNEL, _COMMANDS = "GEMM's request", "commands in memory"
 
 
 def banks_over_time(met: Mapping[str, ChannelRun], path: float) -> Figure:
-    """Which bank of a channel served requests, and which commands, over the first microseconds of each way.
+    """Return which bank of a channel served requests, and which commands, over the first microseconds of each way.
 
     `path` is the time from a channel's bus to the kernel [s].
     """

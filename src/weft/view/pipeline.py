@@ -109,7 +109,7 @@ def memory_table(times: PipelineTimes, kept: Sequence[float]) -> Table:
 
 
 def pipeline_table(times: PipelineTimes) -> Table:
-    """A row per task, device by device in the order in which they run."""
+    """Return a row per task, device by device in the order in which they run."""
     columns = [
         text("device"), text("kind"), number("stage"), number("micro_batch", "micro-batch"),
         number("start_ms", "start", "ms", ",.3f"), number("end_ms", "end", "ms", ",.3f"), text("row", " "),
@@ -127,6 +127,6 @@ def pipeline_table(times: PipelineTimes) -> Table:
 
 
 def _in_flight_words(times: PipelineTimes) -> str:
-    """The largest number of micro-batches in flight on a device, in words."""
+    """Return the largest number of micro-batches in flight on a device, in words."""
     most = float(times.peak_in_flight.max())
     return f"{most:g} micro-batch{'es' * (most != 1)}"

@@ -21,24 +21,24 @@ class PlanReport(SystemReport[A]):
 
     @abstractmethod
     def front(self) -> Figure:
-        """The Pareto front among all plans."""
+        """Return the Pareto front among all plans."""
 
     def start(self) -> list[str]:
-        """How to start the best plan."""
+        """Return how to start the best plan."""
         return [text.rstrip("\n") for text in self.answer.launch_files.values()]
 
     def tables(self) -> list[Table]:
-        """The plans, and the infeasible ones with the reason."""
+        """Return the plans, and the infeasible ones with the reason."""
         return [self.table(), infeasible_table(self.answer)]
 
     def on_terminal(self) -> list[Table | str]:
-        """The plans, the most frequent reasons of infeasible ones, and how to start the best."""
+        """Return the plans, the most frequent reasons of infeasible ones, and how to start the best."""
         plans, out = self.tables()
         reasons = Table(out.columns, out.rows[:_REASONS], out.title)
         return [plans, *([reasons] if out.rows else []), *self.start()]
 
     def figures(self) -> Sequence[Figure]:
-        """The Pareto front, if any plan is on it."""
+        """Return the Pareto front, if any plan is on it."""
         return [self.front()] if self.answer.front else []
 
     def sections(self) -> list[Part]:
@@ -53,12 +53,12 @@ class PlanReport(SystemReport[A]):
         ]
 
     def beside_plans(self) -> list[Part]:
-        """What stands below the table of plans."""
+        """Return what stands below the table of plans."""
         return []
 
     @abstractmethod
     def own_sections(self) -> list[Part]:
-        """What only this workload shows."""
+        """Return what only this workload shows."""
 
 
 def infeasible_table(answer: PlanAnswer[Any]) -> Table:
@@ -71,7 +71,7 @@ def infeasible_table(answer: PlanAnswer[Any]) -> Table:
 def front_figure(
     title: str, line: Table, dots: Table, caption: str, *, x: str, y: str, series: str, steps: bool = False
 ) -> Figure:
-    """The plans of the front as a line among all others as dots; the best is marked."""
+    """Return the plans of the front as a line among all others as dots; the best is marked."""
     figure = curves(
         title, line, x=x, y=Axis(y, zero=False), color=Color(series), steps=steps, over=[Dots(dots), Words("mark")],
     )  # fmt: skip

@@ -29,12 +29,12 @@ _ZERO = (
 
 
 def plan_title(model: Transformer, system: System, plan: TrainingPlan) -> str:
-    """The model, the machine and the plan on one line."""
+    """Return the model, the machine and the plan on one line."""
     return f"{model.title} on {plan.gpus:,} GPUs of {system.name}, {plan_words(plan)}"
 
 
 def plan_words(plan: TrainingPlan) -> str:
-    """The plan in a few words: its degrees above one, and its batch."""
+    """Return the plan in a few words: its degrees above one, and its batch."""
     degrees = [
         f"{axis.upper()} {plan.degree(axis)}" for axis in ("tp", "pp", "cp", "ep", "dp") if plan.degree(axis) > 1
     ]
@@ -65,7 +65,7 @@ def framework_sentence(framework: Framework, plan: TrainingPlan, defaulted: Sequ
 
 
 def plan_table(plan: TrainingPlan, framework: str, stages: int) -> Table:
-    """The plan, field by field, as it was timed."""
+    """Return the plan, field by field, as it was timed."""
     overlaps = ", ".join(f"{axis} by {name}" for axis, name in plan.overlap.items())
     rows = [
         ("GPUs", f"{plan.gpus} = " + " x ".join(f"{axis} {plan.degree(axis)}" for axis in reversed(plan.order))),
@@ -84,7 +84,7 @@ def plan_table(plan: TrainingPlan, framework: str, stages: int) -> Table:
 
 
 def shown_devices(devices: int, most: int = 9) -> list[int]:
-    """The pipeline devices that a figure shows: all, or some of them spread evenly, first and last included."""
+    """Return the pipeline devices that a figure shows: all, or some of them spread evenly, first and last included."""
     if devices <= most:
         return list(range(devices))
     return sorted({round(at * (devices - 1) / (most - 1)) for at in range(most)})

@@ -83,7 +83,7 @@ class Predicted:
         return np.size(self.prediction.seconds)
 
     def records(self) -> list[dict[str, Any]]:
-        """Every case as an object: case, time [us], bound, rates, and parts [us]."""
+        """Return every case as an object: case, time [us], bound, rates, and parts [us]."""
         count = len(self)
         times = {"time_us": 1e6 * self.prediction.seconds, "bound": self.prediction.bound}
         parts = {f"{name}_us": 1e6 * part for name, part in self.prediction.parts.items()}
@@ -92,7 +92,7 @@ class Predicted:
         return [dict(zip(columns, values, strict=True)) for values in zip(*lists, strict=True)]
 
     def shown(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The cases that a table shows, with their indices."""
+        """Return the cases that a table shows, with their indices."""
         return zip(range(_SHOWN), self.records(), strict=False)
 
 
@@ -108,11 +108,11 @@ class Predictions:
         return self.by_machine[0]
 
     def records(self) -> list[dict[str, Any]]:
-        """Every case of every machine as an object."""
+        """Return every case of every machine as an object."""
         return [row for one in self.by_machine for row in one.records()]
 
     def to_dict(self) -> dict[str, Any]:
-        """Every case as plain data."""
+        """Return every case as plain data."""
         return {"predictions": self.records()}
 
 
@@ -125,15 +125,15 @@ class PredictionReport(Report[Predictions]):
         return [text("gpu", "GPU")]
 
     def cells(self, case: Mapping[str, Any]) -> tuple[str, ...]:
-        """What names a case, besides its machine."""
+        """Return what names a case, besides its machine."""
         return ()
 
     def error(self, machine: str, case: Mapping[str, Any]) -> str:
-        """The mean error of the class of a case, in words; empty where none is known."""
+        """Return the mean error of the class of a case, in words; empty where none is known."""
         return ""
 
     def sentences(self) -> list[str]:
-        """The time and the bound of a single case, or the range of times."""
+        """Return the time and the bound of a single case, or the range of times."""
         cases = [(one.machine, case) for one in self.answer.by_machine for case in one.records()]
         (place, best), (_, worst) = (end(cases, key=lambda one: one[1]["time_us"]) for end in (min, max))
         least, most = (format_time(case["time_us"] * 1e-6, digits=4) for case in (best, worst))
@@ -156,7 +156,7 @@ class PredictionReport(Report[Predictions]):
         return [*_bounds(shown), *([more] if hidden else []), *known]
 
     def table(self) -> Table:
-        """A row per case and machine, at most as many as a terminal can show."""
+        """Return a row per case and machine, at most as many as a terminal can show."""
         done = self.answer.by_machine
         rows = [
             (
@@ -174,7 +174,7 @@ class PredictionReport(Report[Predictions]):
         return Table([*self.columns, text("bound"), _TIME, *rates, _WHERE], rows, self.title())
 
     def rows(self) -> list[dict[str, Any]]:
-        """Every case, also those that the table leaves out."""
+        """Return every case, also those that the table leaves out."""
         return self.answer.records()
 
 
@@ -184,16 +184,16 @@ class GemmReport(PredictionReport):
     columns = (text("gpu", "GPU"), text("shape", "M x N x K"), text("dtype"))
 
     def title(self) -> str:
-        """The state of the clock."""
+        """Return the state of the clock."""
         return f"GEMMs, {_CLOCKS[self.answer.first.columns['clock']]}"
 
     def cells(self, case: Mapping[str, Any]) -> tuple[str, ...]:
-        """The shape and the data type."""
+        """Return the shape and the data type."""
         sizes = [case[name] for name in ("m", "n", "k")] + [case["batch"]] * (case["batch"] > 1)
         return " x ".join(map(str, sizes)), case["dtype"]
 
     def error(self, machine: str, case: Mapping[str, Any]) -> str:
-        """The mean error of GEMMs of that time on the GPU."""
+        """Return the mean error of GEMMs of that time on the GPU."""
         if "library" in case:
             what = "-".join(filter(None, (library("gemm", case["library"]).name, case["dtype"], case["weights"])))
             return served_error("gemm_lowbit", what).why
@@ -213,17 +213,17 @@ class OperatorReport(PredictionReport):
         return "library" in self.answer.first.columns
 
     def cells(self, case: Mapping[str, Any]) -> tuple[str, ...]:
-        """The library."""
+        """Return the library."""
         return (case["library"],) if self._by_library else ()
 
     def title(self) -> str:
-        """The operator with its dimensions."""
+        """Return the operator with its dimensions."""
         case = self.answer.first.columns
         shape = ", ".join(f"{key} {value}" for key, value in case.items() if isinstance(value, int))
         return f"{case['operator']}, {shape}, {case['dtype']}"
 
     def error(self, machine: str, case: Mapping[str, Any]) -> str:
-        """What is known of the errors of such operators, or of attention by a library."""
+        """Return what is known of the errors of such operators, or of attention by a library."""
         if self._by_library and "query" not in case:
             return served_error("small_operators", case["operator"]).why
         if self._by_library:
@@ -240,16 +240,16 @@ class CollectiveReport(PredictionReport):
     columns = (text("system"), text("size"), text("by"))
 
     def title(self) -> str:
-        """The collective and its ranks."""
+        """Return the collective and its ranks."""
         found = self.answer.first
         return f"{found.columns['collective']} over {found.columns['ranks']} GPUs"
 
     def cells(self, case: Mapping[str, Any]) -> tuple[str, ...]:
-        """The size, and the algorithm and protocol."""
+        """Return the size, and the algorithm and protocol."""
         return format_bytes(case["bytes"], digits=4), str(case["by"])
 
     def error(self, machine: str, case: Mapping[str, Any]) -> str:
-        """The mean error of the collective at that size on the system's GPU."""
+        """Return the mean error of the collective at that size on the system's GPU."""
         gpu = system(machine).gpu
         if str(case["by"]).endswith("-shot") and "library" in case:
             return served_error("all_reduce", f"{case['library']}-{case['called']}").why
@@ -260,7 +260,7 @@ class CollectiveReport(PredictionReport):
         return collective_error(gpu.name, case["collective"], case["bytes"], system(machine).nodes).why
 
     def sentences(self) -> list[str]:
-        """The time of a single size, or the range of times, and the most bandwidth that is reached."""
+        """Return the time of a single size, or the range of times, and the most bandwidth that is reached."""
         cases = [(one.machine, case) for one in self.answer.by_machine for case in one.records()]
         where, most = max(cases, key=lambda one: one[1]["busbw_gbs"])
         reached = (
@@ -271,7 +271,7 @@ class CollectiveReport(PredictionReport):
         return [*super().sentences(), *([reached] if len(cases) > 1 else []), how]
 
     def figures(self) -> Sequence[Figure]:
-        """Time and bandwidth over size, and where the time goes on each system."""
+        """Return time and bandwidth over size, and where the time goes on each system."""
         rows = [
             (
                 one.machine,
@@ -297,7 +297,7 @@ class CollectiveReport(PredictionReport):
         return [times, rates, *map(collective_time_parts, self.answer.by_machine)]
 
     def sections(self) -> list[Part]:
-        """The curves, where the time goes, and all sizes."""
+        """Return the curves, where the time goes, and all sizes."""
         times, rates, *parts = self.figures()
         return [
             Section("Time and bandwidth", [times, rates]),
@@ -307,12 +307,12 @@ class CollectiveReport(PredictionReport):
 
 
 class ExchangeReport(PredictionReport):
-    """Closed-form times of one exchange of tokens, by libraries and systems."""
+    """Closed-form times of one dispatch or combine, by libraries and systems."""
 
     columns = (text("system"), text("library"), text("copies", "copies of a token"), text("moved", "links, network"))
 
     def title(self) -> str:
-        """The exchange and its ranks."""
+        """Return the exchange and its ranks."""
         case = self.answer.first.columns
         return (
             f"{case['operation']} of {case['tokens']:,} tokens x {case['hidden']:,}, top {case['top_k']} of "
@@ -320,16 +320,16 @@ class ExchangeReport(PredictionReport):
         )
 
     def cells(self, case: Mapping[str, Any]) -> tuple[str, ...]:
-        """The library, copies of a token, and bytes of each rank by level."""
+        """Return the library, copies of a token, and bytes of each rank by level."""
         sizes = [format_bytes(case[name], digits=3) for name in ("link_bytes", "network_bytes")]
         return case["library"], f"{case['copies']:.3g}", ", ".join(sizes)
 
     def error(self, machine: str, case: Mapping[str, Any]) -> str:
-        """The mean error of exchanges by the library."""
+        """Return the mean error of exchanges by the library."""
         return exchange_error(case["library"]).why
 
     def sentences(self) -> list[str]:
-        """How long one exchange takes with each library."""
+        """Return how long one exchange takes with each library."""
         cases = [case for one in self.answer.by_machine for case in one.records()]
         found = []
         for case in cases:
@@ -347,7 +347,7 @@ class ExpertsReport(PredictionReport):
     columns = (text("gpu", "GPU"), text("library"), text("rows"), text("even", "with even loads"))
 
     def title(self) -> str:
-        """The experts, their format and the GPUs that share them."""
+        """Return the experts, their format and the GPUs that share them."""
         case = self.answer.first.columns
         gpus = "one GPU" if case["ep"] == 1 else f"each of {case['ep']} GPUs"
         return (
@@ -356,15 +356,15 @@ class ExpertsReport(PredictionReport):
         )
 
     def cells(self, case: Mapping[str, Any]) -> tuple[str, ...]:
-        """The library, rows of the GPU with the most, and the time if all had as many."""
+        """Return the library, rows of the GPU with the most, and the time if all had as many."""
         return case["library"], f"{case['rows']:,}", format_time(case["even_us"] * 1e-6, digits=3)
 
     def error(self, machine: str, case: Mapping[str, Any]) -> str:
-        """The mean error of experts by the library and format; empty for training libraries."""
+        """Return the mean error of experts by the library and format; empty for training libraries."""
         return served_error("experts", f"{case['library']}-{case['dtype']}").why if "experts" in CARRIED else ""
 
     def sentences(self) -> list[str]:
-        """How long the experts take with each library, and what uneven loads cost."""
+        """Return how long the experts take with each library, and what uneven loads cost."""
         found = []
         for case in self.answer.records():
             first = f"The experts take {format_time(case['time_us'] * 1e-6, digits=3)} with {case['library']} on "
@@ -378,7 +378,7 @@ class ExpertsReport(PredictionReport):
 
 
 def join_table(found: Joins) -> Table:
-    """Every method to join a GEMM and its collective: time, error of its class, speedup, and whether it pays."""
+    """Return every method to join a GEMM and its collective: time, error of its class, speedup, and whether it pays."""
     rows = [
         (way.method, way.seconds * 1e6, way.error, way.speedup, way.low, way.high, way.pays if place else "")
         for place, way in enumerate(found.ways)
@@ -400,13 +400,13 @@ _TIME = number("time_s", "time", format_=lambda seconds: format_time(seconds, di
 
 
 def _shares(found: Estimate, index: int) -> dict[str, float]:
-    """The share of each part of a case's time, the largest first."""
+    """Return the share of each part of a case's time, the largest first."""
     parts = {name: float(np.ravel(part)[index]) / _time(found, index) for name, part in found.parts.items()}
     return dict(sorted(parts.items(), key=lambda part: -part[1]))
 
 
 def _where(found: Estimate, index: int = 0) -> str:
-    """Where the time of a case goes: a text bar of its largest parts, then their shares in words."""
+    """Return where the time of a case goes: a text bar of its largest parts, then their shares in words."""
     shown = [(name, share) for name, share in _shares(found, index).items() if share >= 0.005][: len(_GLYPHS)]
     bar = "".join(glyph * round(_BAR * share) for glyph, (_, share) in zip(_GLYPHS, shown, strict=False))
     return f"{bar[:_BAR]:<{_BAR}} {', '.join(f'{name} {share:.0%}' for name, share in shown)}"
@@ -424,7 +424,7 @@ def _bounds(shown: Iterable[tuple[Estimate, int]]) -> list[str]:
 
 
 def layer_sentence(name: str, found: Estimate) -> str:
-    """How long a layer takes on a system, and which of its operators longest."""
+    """Return how long a layer takes on a system, and which of its operators longest."""
     longest, most = max(found.operators.items(), key=lambda one: float(one[1].seconds))
     share = float(most.seconds) / float(found.seconds)
     return (
@@ -449,18 +449,18 @@ def layer_parts(title: str, graph: Graph, found: Estimate, gpu: Gpu) -> list[Tab
 
 
 def layer_notes(graph: Graph) -> list[str]:
-    """What the GPUs of a layer cannot share evenly."""
+    """Return what the GPUs of a layer cannot share evenly."""
     return [text for name, text in graph.labels.items() if name not in ("model", "layer")]
 
 
 def about(graph: Graph, node: str) -> str:
-    """A description of a layer's operator."""
+    """Return a description of a layer's operator."""
     op = graph[node].op
     return f"GEMM {op}" if op.kind == "gemm" else str(op)
 
 
 def layer_record(name: str, title: str, graph: Graph, found: Estimate) -> dict[str, Any]:
-    """The layer on the system `name` as plain data."""
+    """Return the layer on the system `name` as plain data."""
     rows = [
         {
             "name": node,
@@ -480,7 +480,7 @@ SIZES = "datum.value < 1 / 1024 ? round(datum.value * 1048576) + ' B' : datum.va
 
 
 def collective_time_parts(one: Predicted) -> Figure:
-    """Where the time of each size goes on a system, as shares."""
+    """Return where the time of each size goes on a system, as shares."""
     rows = [
         (format_bytes(case["bytes"], digits=3), _PARTS.get(name, (name, ""))[0], case[f"{name}_us"])
         for case in sorted(one.records(), key=lambda case: case["bytes"])

@@ -31,7 +31,7 @@ _BINS = 240
 
 
 def operator_name(node: Node) -> str:
-    """What an operator is called: by its framework, without overload, or by its kind."""
+    """Return what an operator is called: by its framework, without overload, or by its kind."""
     op = node.op
     if isinstance(op, Call):
         return op.name.removeprefix("aten.").partition(".")[0]
@@ -39,7 +39,7 @@ def operator_name(node: Node) -> str:
 
 
 def operator_table(run: Timeline, closed: Estimate) -> Table:
-    """Every kind of operator by its time: how many, time in the engine and in closed form, and DRAM traffic."""
+    """Return every kind of operator by its time: how many, time in the engine and in closed form, and DRAM traffic."""
     found: dict[tuple[str, str], list[float]] = {}
     for node in run.graph:
         row = found.setdefault((operator_name(node), node.phase), [0, 0.0, 0.0, 0.0])
@@ -69,7 +69,7 @@ def operator_table(run: Timeline, closed: Estimate) -> Table:
 
 
 def operators_over_time(run: Timeline) -> Figure:
-    """When each kind of operator ran, coloured by its phase."""
+    """Return when each kind of operator ran, coloured by its phase."""
     spent: dict[str, int] = {}
     kinds = {node.name: operator_name(node) for node in run.graph}
     phases = {node.name: node.phase or "program" for node in run.graph}
@@ -97,7 +97,7 @@ def operators_over_time(run: Timeline) -> Figure:
 
 
 def traffic_over_time(run: Timeline) -> Figure | None:
-    """What the DRAM moves over time, reads and writes; None for a run without series."""
+    """Return what the DRAM moves over time, reads and writes; None for a run without series."""
     if run.series is None:
         return None
     series = run.series
@@ -116,12 +116,12 @@ def traffic_over_time(run: Timeline) -> Figure | None:
 
 
 def program_figures(run: Timeline) -> Sequence[Figure]:
-    """What runs when, and how busy the memory is."""
+    """Return what runs when, and how busy the memory is."""
     return tuple(filter(None, (operators_over_time(run), traffic_over_time(run))))
 
 
 def program_sentences(run: Timeline, closed: Estimate) -> list[str]:
-    """The answer in sentences."""
+    """Return the answer in sentences."""
     whole, seconds = float(closed.seconds), run.seconds
     count = f"{len(run.graph):,} operators" if len(run.graph) > 1 else "one operator"
     lead = (
@@ -139,40 +139,40 @@ class ProgramReport(Report[Timeline]):
         self.closed = closed
 
     def title(self) -> str:
-        """The program and the GPU."""
+        """Return the program and the GPU."""
         return f"{self.answer.graph} in the engine, on {self.answer.gpu.name}"
 
     def sentences(self) -> list[str]:
-        """The time, and that of the closed form."""
+        """Return the time, and that of the closed form."""
         return program_sentences(self.answer, self.closed)
 
     def notes(self) -> list[str]:
-        """How much was simulated."""
+        """Return how much was simulated."""
         return [effort([self.answer])]
 
     def table(self) -> Table:
-        """Every kind of operator by its time."""
+        """Return every kind of operator by its time."""
         return operator_table(self.answer, self.closed)
 
     def details(self) -> list[Table | str]:
-        """The load of channels, if it was recorded."""
+        """Return the load of channels, if it was recorded."""
         return heat_parts([self.answer])
 
     def figures(self) -> Sequence[Figure]:
-        """What runs when, and how busy the memory is."""
+        """Return what runs when, and how busy the memory is."""
         return program_figures(self.answer)
 
     def sections(self) -> list[Part]:
-        """The pictures, the load of channels, and every kind of operator."""
+        """Return the pictures, the load of channels, and every kind of operator."""
         operators = Section("Every kind of operator", [*self.tables(), [_LEFT_OUT]])
         return [*self.figures(), heat_section([self.answer]), operators]
 
     def appendix(self) -> list[Part]:
-        """The machine."""
+        """Return the machine."""
         return [simulated_section(self.answer)]
 
     def record(self) -> dict[str, Any]:
-        """The run as plain data, with the closed form of every operator [s]."""
+        """Return the run as plain data, with the closed form of every operator [s]."""
         run, closed = self.answer, self.closed
         operators = [
             {

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def verdict(answer: Recomputation) -> str:
-    """What to compute again, what that costs, and what full recomputation would, in a sentence."""
+    """Return what to compute again, what that costs, and what full recomputation would, in a sentence."""
     room, base, best = f"{answer.budget / 1e9:.1f} GB", answer.base, answer.chosen
     if best is None:
         least = min((*answer.policies, *answer.named), key=lambda one: one.peak)
@@ -43,15 +43,15 @@ class RecomputationReport(SystemReport["Recomputation"]):
     explained = "recompute"
 
     def title(self) -> str:
-        """The model, the machine and the plan."""
+        """Return the model, the machine and the plan."""
         return f"Recomputation for {plan_title(self.answer.model, self.answer.system, self.answer.plan)}"
 
     def sentences(self) -> list[str]:
-        """What to compute again, and what that costs."""
+        """Return what to compute again, and what that costs."""
         return [verdict(self.answer)]
 
     def table(self) -> Table:
-        """Every policy: bytes kept of a micro-batch, peak, step time, and whether it fits."""
+        """Return every policy: bytes kept of a micro-batch, peak, step time, and whether it fits."""
         answer = self.answer
         rows = [
             (one.saved / 1e9, one.peak / 1e9, one.seconds, one.seconds / answer.base.seconds - 1,

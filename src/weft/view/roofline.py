@@ -24,13 +24,13 @@ def _time(operators: list[RooflineOp]) -> float:
 
 
 def _share(answer: Roofline, operators: list[RooflineOp]) -> float | None:
-    """Time at the peaks over the time taken."""
+    """Return the time at the peaks over the time taken."""
     least = sum(op.flops / answer.peak(op) for op in operators)
     return least / _time(operators) if operators else None
 
 
 def _ceilings(answer: Roofline, shown: list[RooflineOp]) -> Table:
-    """The points of each ceiling, over all intensities and ridges, and where its words are."""
+    """Return the points of each ceiling, over all intensities and ridges, and where its words are."""
     spots = [op.intensity for op in shown] + [answer.ridge(name) for name in answer.peaks]
     low, high = min(spots) / 2, max(spots) * 3
     columns = [
@@ -62,11 +62,11 @@ class RooflineReport(SystemReport["Roofline"]):
     """A model's operators on a GPU's roofline."""
 
     def title(self) -> str:
-        """The model, the machine and the plan."""
+        """Return the model, the machine and the plan."""
         return f"Roofline: {plan_title(self.answer.model, self.answer.system, self.answer.plan)}"
 
     def sentences(self) -> list[str]:
-        """What computing bounds, what memory bounds, and how near both come to the ceilings."""
+        """Return what computing bounds, what memory bounds, and how near both come to the ceilings."""
         answer, gpu = self.answer, self.answer.system.gpu
         right = [op for op in answer.operators if not answer.left_of_ridge(op)]
         left = [op for op in answer.operators if answer.left_of_ridge(op)]
@@ -87,14 +87,14 @@ class RooflineReport(SystemReport["Roofline"]):
         return [lead, rest]
 
     def notes(self) -> list[str]:
-        """What the times rest on, and last the error of the class of the longest GEMM."""
+        """Return what the times rest on, and last the error of the class of the longest GEMM."""
         gemms = [op.seconds for op in self.answer.operators if op.kind == "gemm"]
         gpu = self.answer.system.gpu
         sure = [f"expected error: {gemm_error(gpu.name, max(gemms)).why}"] if gemms and gpu.vendor != "none" else []
         return [*(f"note: {sentence(note)}" for note in self.answer.notes), *sure]
 
     def table(self) -> Table:
-        """Every operator: its work, its intensity, the rate that it attains, and its bound."""
+        """Return every operator: its work, its intensity, the rate that it attains, and its bound."""
         answer = self.answer
         several = len({op.part for op in answer.operators}) > 1
         rows = [
@@ -121,7 +121,7 @@ class RooflineReport(SystemReport["Roofline"]):
         return Table(columns, rows, f"Operators of a layer: {plan_title(answer.model, answer.system, answer.plan)}")
 
     def figure(self) -> Figure:
-        """Every operator with FLOPs below the ceilings, on logarithmic axes."""
+        """Return every operator with FLOPs below the ceilings, on logarithmic axes."""
         answer = self.answer
         shown = [op for op in answer.operators if op.flops]
         kinds = {label(name): COLORS.get(name, "#666666") for name in order_parts({op.kind: 0.0 for op in shown})}

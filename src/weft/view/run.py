@@ -87,26 +87,26 @@ class RunReport(Report[Comparison]):
         return list({(run.gpu.name, run.gpu.changes): run for run in self.answer}.values())
 
     def title(self) -> str:
-        """The graph and the GPUs."""
+        """Return the graph and the GPUs."""
         names = dict.fromkeys(run.gpu.name for run in self.machines)
         return f"{case_label(self.answer.baseline.graph)}, on {' and '.join(names)}"
 
     def sentences(self) -> list[str]:
-        """The outcome, why a run beats an ideal, and hardware that cannot be bought."""
+        """Return the outcome, why a run beats an ideal, and hardware that cannot be bought."""
         needed = hypothetical(self.answer)
         return [*self._conclusion(), *above_ideal(self.answer), *([needed] if needed else [])]
 
     def lead(self) -> str:
-        """The outcome, after hardware that cannot be bought."""
+        """Return the outcome, after hardware that cannot be bought."""
         return " ".join(filter(None, [hypothetical(self.answer), *self._conclusion()]))
 
     def _conclusion(self) -> list[str]:
-        """The outcome, what the user's changes gain, and what slows the baseline or a GPU."""
+        """Return the outcome, what the user's changes gain, and what slows the baseline or a GPU."""
         answer = self.answer
         return [_outcome(answer), *unchanged_sentence(answer), *_slow_baseline(answer), *_late(answer)]
 
     def notes(self) -> list[str]:
-        """The link, how to get a baseline, the simulation's effort, and the typical errors."""
+        """Return the link, how to get a baseline, the simulation's effort, and the typical errors."""
         first = self.answer.baseline
         note = link_note(first)
         link = [f"link: {format_rate(ring_link(first.system).bandwidth, 4)}, {note}"] if note else []
@@ -116,11 +116,11 @@ class RunReport(Report[Comparison]):
         return [*link, *alone, *left_out(self.answer), effort(self.answer), *sure]
 
     def tables(self) -> list[Table]:
-        """The time of each overlap."""
+        """Return the time of each overlap."""
         return [time_table(self.answer), *late_tables(self.answer)]
 
     def on_terminal(self) -> Sequence[Table | str]:
-        """The time of each overlap, its traffic by cause, and what was recorded on request."""
+        """Return the time of each overlap, its traffic by cause, and what was recorded on request."""
         answer = self.answer
         traffic = traffic_table(list(answer))
         return [time_table(answer), *late_tables(answer), traffic, *recorded_parts(self.simulated_runs)]
@@ -131,11 +131,11 @@ class RunReport(Report[Comparison]):
         return [wait_table(some), counter_table(some)] if some else []
 
     def figure(self) -> Figure:
-        """When each overlap computes and communicates."""
+        """Return when each overlap computes and communicates."""
         return sub_layer_times(self.answer)
 
     def sections(self) -> list[Part]:
-        """The page: what is hidden, what happens when, what moves, waits, interference, load, and counters."""
+        """Return the page: what is hidden, what happens when, what moves, waits, interference, load, and counters."""
         answer, shown = self.answer, self.simulated_runs
         simulated, traffic = {run.overlap: run for run in shown}, traffic_table(list(answer))
         gemm = answer.baseline.gemm
@@ -153,7 +153,7 @@ class RunReport(Report[Comparison]):
         ]
 
     def appendix(self) -> list[Part]:
-        """Every machine that was simulated."""
+        """Return every machine that was simulated."""
         return [simulated_section(run) for run in self.machines]
 
 
@@ -165,7 +165,7 @@ class TimelineReport(RunReport):
         self.run = answer
 
     def tables(self) -> list[Table]:
-        """The times, and the traffic by cause."""
+        """Return the times, and the traffic by cause."""
         return [time_table(self.answer), traffic_table([self.run])]
 
     def figure(self) -> Figure:
@@ -174,7 +174,7 @@ class TimelineReport(RunReport):
 
 
 def time_table(answer: Comparison) -> Table:
-    """Times and DRAM traffic of each overlap, and its speedup over the first if there are several."""
+    """Return times and DRAM traffic of each overlap, and its speedup over the first if there are several."""
     first = answer.baseline
     # Passes may run other operators, such as a separate all-reduce.
     others = [name for run in answer for name in run.durations if name not in _PHASES]
@@ -213,7 +213,7 @@ def unchanged_sentence(answer: Comparison) -> list[str]:
 
 
 def left_out(answer: Comparison) -> list[str]:
-    """The overlaps that cannot run, grouped by reason."""
+    """Return the overlaps that cannot run, grouped by reason."""
     names: dict[str, list[str]] = {}
     for name, reason in answer.refused.items():
         names.setdefault(reason, []).append(name)
@@ -221,7 +221,7 @@ def left_out(answer: Comparison) -> list[str]:
 
 
 def late_tables(answer: Comparison) -> list[Table]:
-    """What stragglers cost under each overlap, beside the same with equal GPUs; nothing without stragglers."""
+    """Return what stragglers cost under each overlap, beside the same with equal GPUs; nothing without stragglers."""
     if answer.stragglers is None:
         return []
     first, many = next(iter(answer.drawn.values())), len(answer.slowest) > 1
@@ -243,7 +243,7 @@ def late_tables(answer: Comparison) -> list[Table]:
 
 
 def _by_draw(answer: Comparison, stragglers: str) -> Table:
-    """How much longer each overlap takes under each draw of stragglers, and which GPU is the slowest in it."""
+    """Return how much longer each overlap takes under each draw of stragglers, and which GPU is the slowest in it."""
     columns = [
         number("draw"), text("slowest", "slowest GPU"), number("clock", "its clock", "", "+.1%"),
         *(number(name, name, "", "+.1%") for name in answer.drawn),
@@ -259,7 +259,7 @@ def _by_draw(answer: Comparison, stragglers: str) -> Table:
 
 
 def _late(answer: Comparison) -> list[str]:
-    """What stragglers cost, in a sentence: the mean and the range of their draws, or each share."""
+    """Return what stragglers cost, in a sentence: the mean and the range of their draws, or each share."""
     if answer.stragglers is None:
         return []
     title = answer.stragglers.title
@@ -281,13 +281,13 @@ def _late(answer: Comparison) -> list[str]:
 
 
 def with_hypothetical(title: str, runs: Iterable[Timeline]) -> str:
-    """A title that ends with the overlaps that need hardware which no GPU on the market has."""
+    """Return a title that ends with the overlaps that need hardware which no GPU on the market has."""
     names = dict.fromkeys(run.overlap for run in runs if run.hypothetical)
     return f"{title}; hypothetical hardware under {', '.join(names)}" if names else title
 
 
 def wait_table(runs: Sequence[Timeline]) -> Table:
-    """Shares of the time that a kernel's workgroups spent on a compute unit, the mean of all GPUs."""
+    """Return the shares of the time that a kernel's workgroups spent on a compute unit, the mean of all GPUs."""
     rows = []
     for run in runs:
         for name in dict.fromkeys(span.kernel for span in run.spans):
@@ -377,7 +377,7 @@ def _slow_baseline(answer: Comparison) -> list[str]:
 
 
 def _among_equals(answer: Comparison, best: Timeline) -> str:
-    """How much faster the best run is where no GPU is late, as a sentence."""
+    """Return how much faster the best run is where no GPU is late, as a sentence."""
     if best.overlap not in answer.drawn:
         return ""
     equal = answer.drawn[answer.baseline.overlap].equal_s / answer.drawn[best.overlap].equal_s
@@ -418,7 +418,7 @@ def hypothetical(runs: Iterable[Timeline]) -> str:
 
 
 def _hidden_words(run: Timeline) -> str:
-    """How much of a reduce-scatter, an all-gather or the exchanges around experts GEMMs hide, in words."""
+    """Return how much of a reduce-scatter, an all-gather or the exchanges around experts GEMMs hide, in words."""
     found = phases(run)
     if routing_of(run.graph) is not None and (beside := sum(run.durations.values()) - run.seconds) > run.seconds * 1e-6:
         share = beside / (run.duration("dispatch") + run.duration("combine"))
@@ -440,7 +440,7 @@ def _hidden_words(run: Timeline) -> str:
 
 
 def sub_layer_times(answer: Comparison) -> Figure:
-    """When each overlap computes and communicates, on one time axis."""
+    """Return when each overlap computes and communicates, on one time axis."""
     rows = []
     for run in answer:
         gain = "" if run is answer.baseline else f", {answer.speedup(run.overlap):.2f}×"
@@ -483,7 +483,7 @@ def waits(runs: Timeline | Sequence[Timeline], gpu: int = 0) -> Figure:
 
 
 def _kernel_name(span: Span) -> str:
-    """A short name of a kernel, such as "RS", with its iteration's number from the second one on."""
+    """Return a short name of a kernel, such as "RS", with its iteration's number from the second one on."""
     name = _PHASES.get(span.operator, span.operator.replace("_", "-"))
     return f"{name} {span.iteration}" if span.iteration else name
 

@@ -53,7 +53,7 @@ def write_trace(run: Timeline, path: str | Path) -> list[Path]:
 
 
 def run_trace(run: Timeline, gpu: int = 0) -> RankTrace:
-    """The trace of one GPU."""
+    """Return the trace of one GPU."""
     below = [*_tracks(run, gpu), *_rates(run, gpu), *_unit_events(run, gpu)]
     kernels = [*_kernels(run, gpu), *_fused_kernels(run, gpu)]
     return RankTrace(gpu, run.gpu.name, kernels, run.to_dict(), run.graph.ranks, below=below)
@@ -98,7 +98,7 @@ def _below_streams(run: Timeline, gpu: int) -> Iterator[tuple[str, str, str, int
 
 
 def _kernels(run: Timeline, gpu: int) -> Iterator[TraceKernel]:
-    """Every kernel from its first workgroup to its end, launched when it was requested."""
+    """Yield every kernel from its first workgroup to its end, launched when it was requested."""
     nodes = {node.name: node for node in run.graph}
     for each in (each for each in run.spans if each.gpu == gpu):
         node = nodes.get(each.operator)
@@ -116,7 +116,7 @@ def _kernels(run: Timeline, gpu: int) -> Iterator[TraceKernel]:
 
 
 def _stream(run: Timeline, each: Span, node: Node | None) -> tuple[str, int | None]:
-    """What runs on the stream of a kernel, and its number where several streams compute."""
+    """Return what runs on the stream of a kernel, and its number where several streams compute."""
     if node is not None and isinstance(node.op, Collective):
         return "communication", None
     queued = len(run.graph.gemms) > 1 and not run.graph.collectives

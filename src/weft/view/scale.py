@@ -19,7 +19,7 @@ _NARROW = 0.02
 
 
 def machine_words(point: Scaled) -> str:
-    """The machine of a point in words."""
+    """Return the machine of a point in words."""
     if point.compute == point.network == point.memory == 1:
         return "today"
     kept = "" if point.memory == point.compute else f", memory {point.memory:g}x"
@@ -45,7 +45,7 @@ def _worth(answer: Scaling, point: Scaled, base: Scaled) -> str:
 
 
 def scaling_figure(answer: Scaling) -> Figure:
-    """Where each step goes, machine by machine, as shares."""
+    """Return where each step goes, machine by machine, as shares."""
     lanes = {
         f"compute {point.compute:g}x, network {point.network:g}x: {point.method}": point.step.parts
         for point in answer.points
@@ -56,7 +56,7 @@ def scaling_figure(answer: Scaling) -> Figure:
 
 
 def scaling_map(answer: Scaling) -> Figure:
-    """The exposed share over compute and network, a panel for each method."""
+    """Return the exposed share over compute and network, a panel for each method."""
     rows = [(point.method, point.compute, point.network, point.exposed) for point in answer.points]
     columns = [
         text("method"),

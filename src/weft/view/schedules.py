@@ -18,7 +18,7 @@ _PROVEN = 5e-5
 
 
 def schedule_verdict(answer: TimedSchedule) -> str:
-    """The bubble, the memory, and how far the order is from the bound, in a sentence."""
+    """Return the bubble, the memory, and how far the order is from the bound, in a sentence."""
     what = _objective(answer)
     name = "The order found" if answer.searched else f"'{answer.schedule.name}'"
     peak, limit = f"{answer.peaks.max():.4g}", f"{max(answer.limit):.4g}"
@@ -71,16 +71,16 @@ class ScheduleReport(Report["TimedSchedule"]):
     explained = "schedule"
 
     def title(self) -> str:
-        """The schedule, its stages and micro-batches."""
+        """Return the schedule, its stages and micro-batches."""
         order = self.answer.schedule
         return f"Pipeline schedule '{order.name}': {order.micro_batches} micro-batches on {order.devices} stages"
 
     def sentences(self) -> list[str]:
-        """The bubble, the memory, and how far the order is from the bound."""
+        """Return the bubble, the memory, and how far the order is from the bound."""
         return [schedule_verdict(self.answer)]
 
     def notes(self) -> list[str]:
-        """What to know about the table."""
+        """Return what to know about the table."""
         answer = self.answer
         notes = list(filter(None, [better_named(answer)]))
         if len(answer.named) > 4:
@@ -94,7 +94,7 @@ class ScheduleReport(Report["TimedSchedule"]):
         return notes
 
     def table(self) -> Table:
-        """The schedule beside named ones: span, makespan, bubble, memory."""
+        """Return the schedule beside named ones: span, makespan, bubble, memory."""
         answer = self.answer
         rows = [_row(answer, answer.schedule.name, answer.times)]
         rows += [_row(answer, name, times) for name, times in answer.named.items()]
@@ -112,7 +112,7 @@ class ScheduleReport(Report["TimedSchedule"]):
         return [pipeline_with_memory(answer.times, answer.kept, max(answer.limit))] if drawn else []
 
     def sections(self) -> list[Part]:
-        """The picture, or why there is none, and the table."""
+        """Return the picture, or why there is none, and the table."""
         none: list[Part] = [
             f"A picture of {self.answer.schedule.tasks:,} tasks would show nothing; schedule.json holds all times."
         ]

@@ -21,7 +21,7 @@ class SensitivityReport(Report["Sensitivity"]):
         self.head = title or f"{answer.study}: what the figures become at either end of each range"
 
     def sentences(self) -> list[str]:
-        """How far the first figure moves, and by which value most."""
+        """Return how far the first figure moves, and by which value most."""
         name, how = next(iter(self.answer.formats.items()))
         chosen, *moved = self.answer.rows
         base = chosen.figures[name]
@@ -33,12 +33,12 @@ class SensitivityReport(Report["Sensitivity"]):
         return [f"{name} is {format(base, how)}, {low} to {high} at the ends; {most.what} moves it most, to {end}."]
 
     def table(self) -> Table:
-        """A row per value: its range and the figures at both ends."""
+        """Return a row per value: its range and the figures at both ends."""
         heads, rows = self.answer.table()
         return Table(texts(heads), rows, self.head)
 
     def figure(self) -> Figure:
-        """The first figure at both ends of each range, around its unmoved value."""
+        """Return the first figure at both ends of each range, around its unmoved value."""
         answer = self.answer
         name, how = next(iter(answer.formats.items()))
         chosen, *moved = answer.rows

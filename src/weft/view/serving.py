@@ -31,7 +31,7 @@ class ServingReport(SystemReport[Serving]):
     explained = "serving"
 
     def title(self) -> str:
-        """The model, the load and the machine on one line."""
+        """Return the model, the load and the machine on one line."""
         answer = self.answer
         where = f"{answer.system.name}, {ranks(answer.plan)}, {answer.format.words}, {answer.policy}"
         return f"{answer.model.title} on {where}: {answer.load}"
@@ -63,7 +63,7 @@ class ServingReport(SystemReport[Serving]):
         return [*found, *_too_few(answer), _memory(answer), _bound(answer), *answer.needs]
 
     def notes(self) -> list[str]:
-        """What is assumed, and last how sure this is."""
+        """Return what is assumed, and last how sure this is."""
         error = self.answer.error
         return [
             *_window_note(self.answer),
@@ -95,14 +95,14 @@ class ServingReport(SystemReport[Serving]):
         return [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
 
     def figures(self) -> Sequence[Figure]:
-        """The load over time, the distribution of latencies, steps, and throughput against interactivity."""
+        """Return the load over time, the distribution of latencies, steps, and throughput against interactivity."""
         answer = self.answer
         curve = [curve_figure(answer)] if len(answer.curve) > 1 else []
         distributed = [] if answer.overloaded else [distribution(answer)]
         return [over_time(answer), *distributed, steps_figure(answer), *curve]
 
     def sections(self) -> list[Part]:
-        """What happens over time, latencies, steps."""
+        """Return what happens over time, latencies, steps."""
         *latencies, replicas, step = self.tables()
         figures = list(self.figures())
         time, distributed = figures[0], figures[1 : 1 + len(latencies)]
@@ -117,7 +117,7 @@ class ServingReport(SystemReport[Serving]):
 
 
 def _between(range_: tuple[float, float] | None, written: Callable[[float], str]) -> str:
-    """A range by the error of its class, to follow a value; nothing where none is known."""
+    """Return a range by the error of its class, to follow a value; nothing where none is known."""
     return f"; expected error: {written(range_[0])} to {written(range_[1])}" if range_ else ""
 
 
@@ -229,7 +229,7 @@ def _pools(answer: Serving, pools: Pools) -> str:
 
 
 def latency_table(answer: Serving, title: str) -> Table:
-    """Mean and percentiles of each latency; empty cells where they grow without end."""
+    """Return mean and percentiles of each latency; empty cells where they grow without end."""
     found = {
         "TTFT": answer.ttft,
         "TPOT": answer.tpot,
@@ -267,7 +267,7 @@ def load_table(answer: Serving) -> Table:
 
 
 def over_time(answer: Serving) -> Figure:
-    """Tokens, requests and memory over time, one below the other."""
+    """Return tokens, requests and memory over time, one below the other."""
     moments = answer.over_time()
     until = answer.span
     tokens = Table(
@@ -315,7 +315,7 @@ def _lines(moments: Sequence[Any], name: str, series: Sequence[tuple[str, Any]])
 
 
 def distribution(answer: Serving) -> Figure:
-    """Shares of the requests up to a latency."""
+    """Return the shares of the requests up to a latency."""
     found = {
         "TTFT": [one.ttft for one in answer.timed_requests],
         "TPOT": [one.tpot for one in answer.timed_requests if one.output > 1],
@@ -351,7 +351,7 @@ def _decades(times: Sequence[float]) -> list[float]:
 
 
 def steps_figure(answer: Serving) -> Figure:
-    """Steps in the middle of the load, one bar each, equal ones of next tokens together."""
+    """Steps in the middle of the load, one bar each, equal ones of decode tokens together."""
     middle = len(answer.iterations) // 2
     iterations = answer.iterations[max(middle - _TURNS_DRAWN // 2, 0) :][:_TURNS_DRAWN]
     begin = iterations[0].start

@@ -27,12 +27,12 @@ class ServingPlansReport(PlanReport[ServingPlans]):
     explained = "serving"
 
     def title(self) -> str:
-        """The model, the load and the machine on one line."""
+        """Return the model, the load and the machine on one line."""
         answer = self.answer
         return f"{answer.model.title} on {answer.system.name}, {answer.framework}: plan of {answer.load}"
 
     def sentences(self) -> list[str]:
-        """The layout, what it gives, what the front offers, and how the search went."""
+        """Return the layout, what it gives, what the front offers, and how the search went."""
         answer = self.answer
         wanted = f"{percent(answer.attainment)} SLO attainment ({objective_words(answer.objective)})"
         counts = (
@@ -53,24 +53,24 @@ class ServingPlansReport(PlanReport[ServingPlans]):
         ]
 
     def notes(self) -> list[str]:
-        """What is assumed, and last how sure this is."""
+        """Return what is assumed, and last how sure this is."""
         shown = self.answer.best or self.answer.nearest
         thin = [_THIN] if shown and (shown.plan.replicas or 1) > EVERY else []
         return [*(shown.serving.notes if shown else ()), *thin, _SURE]
 
     def table(self) -> Table:
-        """The layouts that no other one beats in GPUs and in speed for each user."""
+        """Return the layouts that no other one beats in GPUs and in speed for each user."""
         answer = self.answer
         shown = answer.front or ((answer.nearest,) if answer.nearest else ())
         title = "Pareto front of GPUs and tokens/s per user" if answer.front else "The nearest plan"
         return layout_table(answer, shown, title)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The layouts that served the whole load, for --csv."""
+        """Return the layouts that served the whole load, for --csv."""
         return layout_table(self.answer, self.answer.tried).records()
 
     def front(self) -> Figure:
-        """Tokens per second of each GPU over those of each user, a dot for each layout."""
+        """Return tokens per second of each GPU over those of each user, a dot for each layout."""
         answer = self.answer
 
         def table(layouts: Sequence[Deployed]) -> Table:
@@ -90,17 +90,17 @@ class ServingPlansReport(PlanReport[ServingPlans]):
         )
 
     def own_figures(self) -> list[Figure]:
-        """The load of the best plan, or of the nearest, over time."""
+        """Return the load of the best plan, or of the nearest, over time."""
         shown = self.answer.best or self.answer.nearest
         own = [over_time(shown.serving)] if shown else []
         return [*own, *([distribution(shown.serving)] if shown and not shown.serving.overloaded else [])]
 
     def figures(self) -> list[Figure]:
-        """The front, and the load of the best plan over time."""
+        """Return the front, and the load of the best plan over time."""
         return [*super().figures(), *self.own_figures()]
 
     def own_sections(self) -> list[Part]:
-        """The load on the plan."""
+        """Return the load on the plan."""
         return [Section("The load on it" if self.answer.best else "The load on the nearest", self.own_figures())]
 
 
@@ -126,7 +126,7 @@ def _none(answer: ServingPlans, wanted: str) -> list[str]:
 
 
 def _more(answer: ServingPlans, best: Deployed) -> list[str]:
-    """What the fastest layout of the front buys, in a sentence."""
+    """Return what the fastest layout of the front buys, in a sentence."""
     fastest = max(answer.front, key=lambda one: one.tokens_per_s_per_user, default=best)
     if fastest.gpus <= best.gpus:
         return []

@@ -84,14 +84,14 @@ _LOSSES = {
 
 
 def label(name: str) -> str:
-    """A part as tables and legends show it."""
+    """Return a part as tables and legends show it."""
     axis = exposed_axis(name)
     shown = axis.upper() if len(axis) == 2 else axis
     return f"exposed: {shown}" if axis else _LABELS.get(name, name)
 
 
 def meaning(name: str) -> str:
-    """What a part is, in words."""
+    """Return what a part is, in words."""
     axis = exposed_axis(name)
     return f"compute waits for {AXES.get(axis, axis)} communication" if axis else _WHAT.get(name, "")
 
@@ -103,7 +103,7 @@ def loss(name: str) -> str:
 
 
 def order_parts(parts: Mapping[str, float]) -> list[str]:
-    """The parts of a step in the order of the waterfall: computing, exposed communication, idle time."""
+    """Return the parts of a step in the order of the waterfall: computing, exposed communication, idle time."""
     return [*(name for name in COLORS if name in parts), *(name for name in parts if name not in COLORS)]
 
 
@@ -133,6 +133,6 @@ def waterfall(
 
 
 def seconds(value: float) -> str:
-    """A time in the unit that suits a step."""
+    """Return a time in the unit that suits a step."""
     shown, unit = (value, "s") if value >= 1 else (value * 1e3, "ms")
     return f"{shown:,.{2 if shown < 10 else 1 if shown < 100 else 0}f} {unit}"

@@ -52,11 +52,11 @@ class StepReport(SystemReport[Step]):
     explained = "step"
 
     def title(self) -> str:
-        """The model, the machine and the plan on one line."""
+        """Return the model, the machine and the plan on one line."""
         return plan_title(self.answer.model, self.answer.system, self.answer.plan)
 
     def sentences(self) -> list[str]:
-        """Time, throughput and utilization, what dominates, what is lost, and to what; whether it fits."""
+        """Return the time, throughput and utilization, what dominates, what is lost, and to what; whether it fits."""
         answer, plan, (low, high) = self.answer, self.answer.plan, self.answer.range_s
         what = f"{answer.model.title} on {plan.gpus:,} GPUs"
         misfit = answer.memory is not None and not answer.memory.fits
@@ -83,28 +83,28 @@ class StepReport(SystemReport[Step]):
         ]
 
     def notes(self) -> list[str]:
-        """What was chosen or assumed, the errors of windows, and how sure this is."""
+        """Return what was chosen or assumed, the errors of windows, and how sure this is."""
         answer = self.answer
         return [*answer.notes, *window_errors(answer), f"Expected error: {answer.error.why}."]
 
     def details(self) -> list[Table | str]:
-        """The convention of utilization, and what kernels and collectives cost each other."""
+        """Return the convention of utilization, and what kernels and collectives cost each other."""
         answer = self.answer
         return [UTILIZATION, *([window_table(answer)] if answer.windows else [])]
 
     def tables(self) -> list[Table]:
-        """The waterfall, communication by axis, and what each pipeline device does."""
+        """Return the waterfall, communication by axis, and what each pipeline device does."""
         answer = self.answer
         heading = f"{self.title()}: where the time goes"
         found = [waterfall_table(answer.parts, answer.seconds, heading), communication_table(answer)]
         return [*(one for one in found if one.rows), *([stage_table(answer)] if answer.devices > 1 else [])]
 
     def on_terminal(self) -> list[Table]:
-        """All of them, stages only if there are few."""
+        """Return all of them, stages only if there are few."""
         return self.tables()[: None if self.answer.devices <= 16 else -1]
 
     def figure(self) -> Figure:
-        """The step as one bar for the mean and one for each pipeline device, in parts that add up to 100 %."""
+        """Return the step as one bar for the mean and one for each pipeline device, in parts that add up to 100 %."""
         answer = self.answer
         lanes = {"mean": answer.parts}
         if answer.devices > 1:
@@ -115,7 +115,7 @@ class StepReport(SystemReport[Step]):
         )
 
     def sections(self) -> list[Part]:
-        """The waterfall, communication, a layer, the pipeline, the memory, the plan, and the windows folded."""
+        """Return the waterfall, communication, a layer, the pipeline, the memory, the plan, and the windows folded."""
         answer = self.answer
         shares, *tables = self.tables()
         layer, memory = layer_streams(answer), answer.memory
@@ -143,11 +143,11 @@ class GraphStepReport(Report["GraphStep"]):
     """A graph of operators, such as a captured step, on a rank: its time by phase and class of operator."""
 
     def title(self) -> str:
-        """The graph and the GPU."""
+        """Return the graph and the GPU."""
         return f"{self.answer.graph} on {self.answer.gpu.title}"
 
     def sentences(self) -> list[str]:
-        """The time, the rate, and the memory."""
+        """Return the time, the rate, and the memory."""
         answer = self.answer
         held = f"{format_bytes(answer.peak_bytes, 4)} of the {format_bytes(answer.gpu.memory.capacity)}"
         fits = "its tensors take" if answer.fits else "it does not fit: its tensors take"
@@ -165,15 +165,15 @@ class GraphStepReport(Report["GraphStep"]):
         return [lead, *([waits] if beside else []), by_bytes]
 
     def notes(self) -> list[str]:
-        """What a reader must know."""
+        """Return what a reader must know."""
         return [f"note: {note}" for note in self.answer.notes]
 
     def table(self) -> Table:
-        """A row for each phase and class of operator."""
+        """Return a row for each phase and class of operator."""
         return share_table(self.answer)
 
     def figure(self) -> Figure:
-        """A bar for each phase that stacks the time of its classes of operators."""
+        """Return a bar for each phase that stacks the time of its classes of operators."""
         lanes: defaultdict[str, dict[str, float]] = defaultdict(dict)
         for one in self.answer.shares:
             lanes[one.phase or "all"][one.kind] = one.seconds
@@ -182,7 +182,7 @@ class GraphStepReport(Report["GraphStep"]):
         )
 
     def gpu(self) -> Gpu:
-        """The GPU on which the graph was timed."""
+        """Return the GPU on which the graph was timed."""
         return self.answer.gpu
 
 
@@ -195,7 +195,7 @@ _SERVED = (
 
 
 def _more(answer: Step) -> str:
-    """How much higher the peak of a recipe's GEMMs is than the one that utilization is relative to, if it is."""
+    """Return how much higher the peak of a recipe's GEMMs is than the one that utilization is relative to, if it is."""
     gpu, operands = answer.system.gpu, answer.plan.recipe.operands
     if not operands:
         return ""
@@ -203,12 +203,12 @@ def _more(answer: Step) -> str:
 
 
 class InferenceReport(SystemReport["Inference"]):
-    """A prompt, or the next tokens, of a batch of sequences: latency, throughput, the waterfall, and the memory."""
+    """A prompt, or the decode tokens, of a batch of sequences: latency, throughput, the waterfall, and the memory."""
 
     explained = "inference"
 
     def title(self) -> str:
-        """The model, the phase and the machine on one line."""
+        """Return the model, the phase and the machine on one line."""
         answer = self.answer
         what = "context" if answer.phase == "decode" else "prompt"
         return (
@@ -238,27 +238,27 @@ class InferenceReport(SystemReport["Inference"]):
         return [f"{lead}{rate}.", f"Time: {most}.", _fitting(answer), *answer.needs]
 
     def notes(self) -> list[str]:
-        """What a reader must know, and last how sure this is."""
+        """Return what a reader must know, and last how sure this is."""
         return [*self.answer.notes, _SERVED]
 
     def tables(self) -> list[Table]:
-        """The waterfall, and what each GPU holds."""
+        """Return the waterfall, and what each GPU holds."""
         shares = waterfall_table(self.answer.parts, self.answer.seconds, self.title(), "all")
         return [shares, memory_table(self.answer)]
 
     def on_terminal(self) -> list[Table]:
-        """The waterfall; a sentence says what fits."""
+        """Return the waterfall; a sentence says what fits."""
         return self.tables()[:1]
 
     def figure(self) -> Figure:
-        """Where the time goes, as one bar."""
+        """Return where the time goes, as one bar."""
         return waterfall(
             "Where does the time go?", {self.answer.phase: self.answer.parts}, self.answer.seconds
         ).with_caption("One GPU; exposed communication is what computing waits for.")
 
 
 def ranks(plan: Deployment) -> str:
-    """The ranks of a replica in words: "TP 8", or "TP 1, EP 72" where others hold its experts."""
+    """Return the ranks of a replica in words: "TP 8", or "TP 1, EP 72" where others hold its experts."""
     others = {"PP": plan.pp, "EP": plan.ep}
     methods = f", {overlap_text(plan.overlap)}" if plan.overlap else ""
     return f"TP {plan.tp}" + "".join(f", {name} {degree}" for name, degree in others.items() if degree > 1) + methods
@@ -276,7 +276,7 @@ def _elsewhere(answer: Step) -> str:
 
 
 def _dominates(answer: Step) -> str:
-    """What takes most of the step, and the losses that are worth a look, the largest first."""
+    """Return what takes most of the step, and the losses that are worth a look, the largest first."""
     shares = {name: part / answer.seconds for name, part in answer.parts.items()}
     computing = sum(shares.get(name, 0.0) for name in COMPUTE if name != "recompute")
     lost = {name: share for name, share in shares.items() if name not in COMPUTE or name == "recompute"}
@@ -294,7 +294,7 @@ def _free(answer: Step) -> float:
 
 
 def _bound(answer: Step) -> list[str]:
-    """A sentence if computing has no room left to hide exposed communication, and on what fills it."""
+    """Return a sentence if computing has no room left to hide exposed communication, and on what fills it."""
     hidden, exposed = answer.hidden, answer.exposed
     if not hidden or _free(answer) >= _NO_ROOM * answer.seconds:
         return []
@@ -349,13 +349,13 @@ def _exchanges(answer: Step) -> list[str]:
 
 
 def _spent(name: str) -> str:
-    """A part of the time in words."""
+    """Return a part of the time in words."""
     axis = exposed_axis(name)
     return f"exposed {AXES.get(axis, axis)} communication" if axis else label(name)
 
 
 def _fitting(answer: Inference) -> str:
-    """Whether weights and cache fit, in a sentence."""
+    """Return whether weights and cache fit, in a sentence."""
     cache = answer.cache + answer.chunk_cache
     held, room = (answer.weights + cache) / 1e9, answer.capacity / 1e9
     sizes = f"{answer.weights / 1e9:.1f} GB of weights and {cache / 1e9:.2f} GB of KV cache"
@@ -366,7 +366,7 @@ def _fitting(answer: Inference) -> str:
 
 
 def waterfall_table(parts: Mapping[str, float], whole: float, title: str, name: str = "the step") -> Table:
-    """Where the `whole` time goes [s]; the shares of the parts add up to 100 %."""
+    """Return where the `whole` time goes [s]; the shares of the parts add up to 100 %."""
     rows = [(label(part), parts[part] * 1e3, parts[part] / whole, meaning(part)) for part in order_parts(parts)]
     columns = [
         text("part"),
@@ -399,7 +399,7 @@ def communication_table(answer: Step) -> Table:
 
 
 def window_table(answer: Step) -> Table:
-    """What kernels and collectives that run at once cost each other, and where that comes from."""
+    """Return what kernels and collectives that run at once cost each other, and where that comes from."""
     rows = [
         (one.kernel, one.collective, one.sharing, *one.slowdowns, one.source + (f": {one.why}" if one.why else ""))
         for one in answer.windows
@@ -416,7 +416,7 @@ def window_table(answer: Step) -> Table:
 
 
 def stage_table(answer: Step) -> Table:
-    """What each pipeline device holds and does: layers, passes of a micro-batch, busy and idle time."""
+    """Return what each pipeline device holds and does: layers, passes of a micro-batch, busy and idle time."""
     rows = []
     for device in range(answer.devices):
         held = [
@@ -446,7 +446,7 @@ def _part_names(parts: Sequence[PartTimes]) -> str:
 
 
 def window_errors(answer: Step) -> list[str]:
-    """The class of error of the windows, by way to share or as waves of tiles; nothing without windows."""
+    """Return the class of error of the windows, by way to share or as waves of tiles; nothing without windows."""
     gpu, ways = answer.system.gpu, Counter(one.sharing for one in answer.windows if one.source == "engine")
     waves = sum(one.source == "waves" for one in answer.windows)
     said = [f"{waves} window{'s' * (waves != 1)} from whole waves of tiles: 1.4% from the engine's slowdown of GEMMs."]
@@ -458,7 +458,7 @@ def window_errors(answer: Step) -> list[str]:
 
 
 def share_table(answer: GraphStep) -> Table:
-    """A row for each phase and class of operator: how many, time, work and data."""
+    """Return a row for each phase and class of operator: how many, time, work and data."""
     rows = [
         (
             one.phase,
@@ -482,7 +482,7 @@ def share_table(answer: GraphStep) -> Table:
 
 
 def memory_table(answer: Inference) -> Table:
-    """What each GPU holds."""
+    """Return what each GPU holds."""
     rows = [
         ("weights", answer.weights / 1e9),
         ("KV cache", (answer.cache + answer.chunk_cache) / 1e9),
@@ -492,7 +492,7 @@ def memory_table(answer: Inference) -> Table:
 
 
 def layer_streams(answer: Step) -> Figure | None:
-    """What the streams of one GPU run in the passes of a layer; None without a layer.
+    """Return what the streams of one GPU run in the passes of a layer; None without a layer.
 
     The layer is one in the middle of the first stage that has some, so that what is gathered and scattered beside it
     belongs to its neighbours as in most layers.
@@ -534,7 +534,7 @@ def _is_layer(part: PartTimes) -> bool:
 
 
 def _layer_rows(chunk: Chunk, place: int) -> Iterator[tuple[Any, ...]]:
-    """The kernels of one part of a stage, and the collectives of replicas beside it, forward and then backward.
+    """Yield the kernels of one part of a stage, and the collectives of replicas beside it, forward and then backward.
 
     Where weights are gathered, the waits before the passes over the part belong to it.
     """

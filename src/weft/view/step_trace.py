@@ -31,7 +31,7 @@ def write_step_trace(answer: Step, path: str | Path, most: int = MOST) -> list[P
 
 
 def step_trace(answer: Step, device: int = 0, most: int = MOST) -> RankTrace:
-    """The trace of one GPU of a pipeline device."""
+    """Return the trace of one GPU of a pipeline device."""
     rank, gpu = device * answer.plan.stride("pp"), answer.system.gpu.name
     found = list(kernels(answer, device, most))
     about, place = answer.to_dict(), f", stage {device}"
@@ -52,7 +52,7 @@ def _kernel(node: Node, start: float, end: float, **args: Any) -> TraceKernel:
 
 
 def kernels(answer: Step, device: int, most: int = MOST) -> Iterator[TraceKernel]:
-    """Every kernel of one GPU of a pipeline device, in seconds from the beginning of the step."""
+    """Yield every kernel of one GPU of a pipeline device, in seconds from the beginning of the step."""
     schedule, times = answer.pipeline.schedule, answer.pipeline
     inside = {(stage, kind): list(_inside(chunk, kind)) for stage, chunk in enumerate(answer.chunks) for kind in KINDS}
     left = most
@@ -76,7 +76,7 @@ def kernels(answer: Step, device: int, most: int = MOST) -> Iterator[TraceKernel
 
 
 def _inside(chunk: Chunk, kind: str) -> Iterator[TraceKernel]:
-    """The kernels of a task, in seconds from its beginning."""
+    """Yield the kernels of a task, in seconds from its beginning."""
     begin, whole = 0.0, {"F": chunk.forward, "B": chunk.backward, "W": chunk.weight}[kind]
     numbered = list(enumerate(chunk.parts))
     for number, part in numbered if kind == "F" else reversed(numbered):
@@ -111,7 +111,7 @@ def _of_pass(each: Pass) -> Iterator[TraceKernel]:
 
 
 def kernel_name(node: Node) -> str:
-    """The name of an operator's kernel, as readers of traces classify it: "nccl..." is communication."""
+    """Return the name of an operator's kernel, as readers of traces classify it: "nccl..." is communication."""
     op = node.op
     if isinstance(op, Collective):
         return KERNELS[op.name]
@@ -133,7 +133,7 @@ def _arguments(node: Node) -> dict[str, Any]:
 
 
 def _send_kernels(answer: Step, kind: str, stage: int, micro_batch: int, end: float) -> Iterator[TraceKernel]:
-    """The send of a task's result to another device."""
+    """Yield the send of a task's result to another device."""
     to = stage + {"F": 1, "B": -1}.get(kind, 0)
     device = answer.pipeline.schedule.device
     if answer.send and 0 <= to < len(device) and device[to, micro_batch] != device[stage, micro_batch]:
@@ -142,7 +142,7 @@ def _send_kernels(answer: Step, kind: str, stage: int, micro_batch: int, end: fl
 
 
 def _tail(answer: Step, device: int) -> Iterator[TraceKernel]:
-    """What ends the step on a device: exposed communication after its last task, computing last of all."""
+    """Yield what ends the step on a device: exposed communication after its last task, computing last of all."""
     order = answer.pipeline.schedule.orders[device]
     free = float(answer.pipeline.end.flat[order].max())
     moved = KERNELS["reduce_scatter" if answer.plan.zero else "all_reduce"]

@@ -51,7 +51,7 @@ def sweep_table(answer: Sweep) -> Table:
 
 
 def best_table(answer: Sweep) -> Table:
-    """The best points, best first."""
+    """Return the best points, best first."""
     return _table(answer, answer.summary.best)
 
 
@@ -84,7 +84,7 @@ def _goal_value(answer: Sweep, point: SweepPoint) -> float | None:
 
 
 def _figure(point: SweepPoint, name: str) -> Any:
-    """A figure of a point in the unit of its column."""
+    """Return a figure of a point in the unit of its column."""
     value, factor = point.get(name), _SHOWN[name][1]
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -170,7 +170,7 @@ def _label(answer: Sweep, point: SweepPoint, place: int) -> str:
 
 
 def _point_words(answer: Sweep, point: SweepPoint, without: str = "") -> str:
-    """The values of a point on the axes of a sweep, but for one, in words."""
+    """Return the values of a point on the axes of a sweep, but for one, in words."""
     values = zip(answer.axes, map(_text, point.values), strict=True)
     return ", ".join(value if axis in _NAMED else f"{axis} {value}" for axis, value in values if axis != without)
 
@@ -179,11 +179,11 @@ class SweepReport(Report["Sweep"]):
     """A sweep: how many combinations run, the best points, the picture, and why others do not work."""
 
     def title(self) -> str:
-        """What was asked."""
+        """Return what was asked."""
         return self.answer.title
 
     def sentences(self) -> list[str]:
-        """The best combination, and how many work."""
+        """Return the best combination, and how many work."""
         whole, best, reasons, unfit = self.answer.summary
         works = whole - sum(reasons.values())
         said = f"{works:,} of {whole:,} combinations run" + f", {works - unfit:,} of them fit the memory" * (unfit > 0)
@@ -201,21 +201,21 @@ class SweepReport(Report["Sweep"]):
         return [*shown, *([f"{hidden:,} more reasons are in the column why of the table"] if hidden > 0 else [])]
 
     def table(self) -> Table:
-        """Every point."""
+        """Return every point."""
         return sweep_table(self.answer)
 
     def figures(self) -> Sequence[Figure]:
-        """The picture of the sweep; none if no combination works."""
+        """Return the picture of the sweep; none if no combination works."""
         with suppress(InputError):
             return [sweep_figure(self.answer)]
         return []
 
     def on_terminal(self) -> list[Table]:
-        """The best points."""
+        """Return the best points."""
         return [best_table(self.answer)] if self.answer.summary.best else []
 
     def sections(self) -> list[Part]:
-        """The picture, the best points, and all points."""
+        """Return the picture, the best points, and all points."""
         best = [replace(table, title="The best combinations") for table in self.on_terminal()]
         every = self.tables()[0]
         rows = every.rows[:_MOST_ROWS]

@@ -52,7 +52,7 @@ def print_table(table: Table) -> None:
 
 
 def table_text(table: Table) -> str:
-    """A table as text, as a file or a pipe gets it."""
+    """Return a table as text, as a file or a pipe gets it."""
     from rich.console import Console
 
     console = Console(markup=False, highlight=False, emoji=False, width=_WIDTH_OF_FILES, file=StringIO())
@@ -76,7 +76,7 @@ def _plain(words: str) -> str:
 
 
 def _note_texts(table: Table) -> tuple[Table, list[Table]]:
-    """The table with long texts replaced by numbers, and the texts by number."""
+    """Return the table with long texts replaced by numbers, and the texts by number."""
     rows, notes = [list(row) for row in table.rows], []
     columns = list(table.columns)
     for at, column in enumerate(table.columns):
@@ -91,7 +91,7 @@ def _note_texts(table: Table) -> tuple[Table, list[Table]]:
 
 
 def _to_drop(width: int, table: Table) -> list[str]:
-    """The spare columns to drop so that no other column wraps."""
+    """Return the spare columns to drop so that no other column wraps."""
     widths = _widths(table)
     dropped: list[str] = []
     for column in (column for column in table.columns if column.spare):
@@ -103,7 +103,7 @@ def _to_drop(width: int, table: Table) -> list[str]:
 
 
 def _is_narrow(width: int, table: Table) -> bool:
-    """Whether the last column is prose and would wrap after a few letters."""
+    """Return whether the last column is prose and would wrap after a few letters."""
     widths, last = _widths(table), table.columns[-1]
     if len(table.columns) < 3 or last.is_number or not any(" " in row[-1] for row in table.cells()):
         return False
@@ -112,7 +112,7 @@ def _is_narrow(width: int, table: Table) -> bool:
 
 
 def _widths(table: Table) -> dict[str, int]:
-    """The preferred width of each column [characters]."""
+    """Return the preferred width of each column [characters]."""
     cells = [table.heads, *table.cells()]
     return {
         key: max(len(line) for cell in column for line in cell.split("\n"))
@@ -121,7 +121,7 @@ def _widths(table: Table) -> dict[str, int]:
 
 
 def _needed_width(widths: Collection[int]) -> int:
-    """The width of a table without padding: one space between columns and at both edges."""
+    """Return the width of a table without padding: one space between columns and at both edges."""
     return sum(widths) + len(widths) + 1
 
 

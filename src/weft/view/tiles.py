@@ -18,14 +18,14 @@ _SHOWN = 10
 
 
 def _against(over: float) -> str:
-    """How much longer than the fastest kernel the library's choice takes."""
+    """Return how much longer than the fastest kernel the library's choice takes."""
     if percent(abs(over)) == "0%":
         return "is as fast"
     return f"takes {percent(over)} longer" if over > 0 else f"is {percent(-over)} faster: the template lacks it"
 
 
 def tile_table(answer: Tiles) -> Table:
-    """The ten fastest kernels; of those that differ in threads alone and take the same time, one."""
+    """Return the ten fastest kernels; of those that differ in threads alone and take the same time, one."""
     best = answer.best.seconds
     rows = [
         (
@@ -42,7 +42,7 @@ def tile_table(answer: Tiles) -> Table:
 
 
 def pruned_table(answer: Tiles) -> Table:
-    """How many candidates each reason pruned."""
+    """Return how many candidates each reason pruned."""
     rows = [(name, count, REASONS[name]) for name, count in answer.pruned.items() if count]
     columns = [text("reason"), number("kernels"), text("what", "what it means", prose=True)]
     return Table(columns, rows, "Pruned before timing")
@@ -52,7 +52,7 @@ class TilesReport(Report["Tiles"]):
     """The fastest kernels of a template beside the library's, and what was pruned."""
 
     def sentences(self) -> list[str]:
-        """The answer in sentences: the best kernel, the library's, and what a search would cost."""
+        """Return the answer in sentences: the best kernel, the library's, and what a search would cost."""
         answer = self.answer
         best = answer.best
         against = _against(answer.over_library)
@@ -69,11 +69,11 @@ class TilesReport(Report["Tiles"]):
         return [lead, search]
 
     def tables(self) -> list[Table]:
-        """The fastest kernels, and what was pruned why."""
+        """Return the fastest kernels, and what was pruned why."""
         return [table for table in (tile_table(self.answer), pruned_table(self.answer)) if table.rows]
 
     def figure(self) -> Figure:
-        """Times of the fastest kernels and of the library's."""
+        """Return the times of the fastest kernels and of the library's."""
         answer = self.answer
         rows = [
             (

@@ -50,11 +50,11 @@ class TraceKernel:
     by_host: bool = True
 
     def shift(self, by: float, **more: Any) -> TraceKernel:
-        """The same kernel, `by` seconds later and with more arguments."""
+        """Return the same kernel, `by` seconds later and with more arguments."""
         return replace(self, start=self.start + by, end=self.end + by, args={**self.args, **more})
 
     def stretch(self, by: float) -> TraceKernel:
-        """The same kernel, begun and ended `by` times later."""
+        """Return the same kernel, begun and ended `by` times later."""
         return self if by == 1.0 else replace(self, start=self.start * by, end=self.end * by)
 
 
@@ -85,14 +85,14 @@ def write_traces(ranks: Sequence[RankTrace], path: str | Path) -> list[Path]:
 
 
 def rank_path(path: str | Path, rank: int) -> Path:
-    """The path of one rank's file: t.json becomes t_rank0.json, t.json.gz becomes t_rank0.json.gz."""
+    """Return the path of one rank's file: t.json becomes t_rank0.json, t.json.gz becomes t_rank0.json.gz."""
     target = Path(path)
     stem, dot, suffixes = target.name.partition(".")
     return target.with_name(f"{stem}_rank{rank}{dot}{suffixes}")
 
 
 def trace_data(one: RankTrace) -> dict[str, Any]:
-    """The trace of a rank as plain data."""
+    """Return the trace of a rank as plain data."""
     host = HOST_PID + one.rank
     step = [] if one.step is None else [span("ProfilerStep#0", "user_annotation", host, 1, 0.0, one.step)]
     return {
@@ -121,7 +121,7 @@ def _encode_events(data: dict[str, Any], target: Path) -> bytes:
 
 
 def _kernel_events(kernels: Sequence[TraceKernel], rank: int) -> Iterator[Event]:
-    """Every kernel on its stream, its launch on the host, and the names of the streams."""
+    """Yield every kernel on its stream, its launch on the host, and the names of the streams."""
     known = dict(STREAMS)
     for kernel in kernels:
         known.setdefault(kernel.stream, _FIRST_OTHER + len(known))
@@ -139,28 +139,28 @@ def _kernel_events(kernels: Sequence[TraceKernel], rank: int) -> Iterator[Event]
 
 
 def microseconds(seconds: float) -> float:
-    """A time as traces hold it [us]."""
+    """Return a time as traces hold it [us]."""
     return round(seconds * 1e6, 6)
 
 
 def span(name: str, category: str, pid: int, tid: int, start: float, end: float, /, **args: Any) -> Event:
-    """The event of something that lasts, from `start` to `end` [s]."""
+    """Return the event of something that lasts, from `start` to `end` [s]."""
     begin = microseconds(start)
     lasts = round(microseconds(end) - begin, 6)
     return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": begin, "dur": lasts, "args": args}
 
 
 def counter(name: str, pid: int, at: float, values: Mapping[str, float]) -> Event:
-    """The event of values that hold from a moment [s]."""
+    """Return the event of values that hold from a moment [s]."""
     return {"ph": "C", "name": name, "pid": pid, "tid": 0, "ts": microseconds(at), "args": values}
 
 
 def instant(name: str, category: str, pid: int, tid: int, at: float) -> Event:
-    """The event of a moment [s]."""
+    """Return the event of a moment [s]."""
     return {"ph": "i", "s": "t", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": microseconds(at)}
 
 
 def name_events(kind: str, pid: int, tid: int, name: str, order: int) -> Iterator[Event]:
-    """The metadata events that name a "process" or a "thread" and set its sort order."""
+    """Yield the metadata events that name a "process" or a "thread" and set its sort order."""
     for what, args in ((f"{kind}_name", {"name": name}), (f"{kind}_sort_index", {"sort_index": order})):
         yield {"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": args}

@@ -65,7 +65,7 @@ def _launcher_sentence(answer: Plans) -> list[str]:
 
 
 def between(answer: Plans) -> Iterator[str]:
-    """The fastest plan with each of several values that were stated for a field, a sentence for each field."""
+    """Yield the fastest plan with each of several values that were stated for a field, a sentence for each field."""
     for name in answer.between:
         fastest = _fastest((str(_choice(one, name)), one) for one in answer.timed if name in _CHOICES)
         if len(fastest) > 1:
@@ -101,14 +101,14 @@ def _count_tied(answer: Plans) -> int:
 
 
 def warnings(answer: Plans) -> list[str]:
-    """What to do about plans that are tied; nothing if none is."""
+    """Return what to do about plans that are tied; nothing if none is."""
     if not _count_tied(answer):
         return []
     return ["warning: the best plans are tied; time the first few for some steps on your machine before a long run"]
 
 
 def counts(answer: Plans) -> str:
-    """How many plans were searched, are out and were timed again, in a sentence."""
+    """Return how many plans were searched, are out and were timed again, in a sentence."""
     out = sum(answer.rejected.values())
     again = (
         f"; the best {answer.refined} were timed again with the engine's windows, which moved {answer.moved} of them"
@@ -227,7 +227,7 @@ def choices_map(answer: Plans, columns: str = "tp", rows: str = "pp") -> Figure:
 
 
 def _best_of(answer: Plans, across: str, down: str) -> Iterator[tuple[tuple[str, str], Planned]]:
-    """The fastest plan for each two choices."""
+    """Return the fastest plan for each two choices."""
     found: dict[tuple[str, str], Planned] = {}
     for one in answer.fitting:
         cell = _choice_label(one, across), _choice_label(one, down)
@@ -261,7 +261,7 @@ def difference(answer: Plans) -> Figure:
 
 
 def waterfalls(answer: Plans) -> Figure:
-    """Where the steps of the best plans go."""
+    """Return where the steps of the best plans go."""
     rows = [
         (f"{rank}: {_short(one)}", label(name), one.step().parts[name], _plan_name(one, answer))
         for rank, one in enumerate(answer.plans, 1)
@@ -275,13 +275,13 @@ def waterfalls(answer: Plans) -> Figure:
 
 
 def _short(one: Planned) -> str:
-    """The degrees of a plan but for its replicas."""
+    """Return the degrees of a plan but for its replicas."""
     degrees = (f"{axis.upper()} {one.plan.degree(axis)}" for axis in ("tp", "pp", "cp", "ep"))
     return ", ".join(said for said in degrees if not said.endswith(" 1")) or f"DP {one.plan.dp}"
 
 
 def _choice_label(one: Planned, name: str) -> str:
-    """A choice with its name: "TP 8", "micro-batch 2", "1f1b", "full recomputation" as "recompute full"."""
+    """Return a choice with its name: "TP 8", "micro-batch 2", "1f1b", "full recomputation" as "recompute full"."""
     return f"{'' if name == 'schedule' else _LABELS[name]} {_choice(one, name)}".strip()
 
 
@@ -291,36 +291,36 @@ class PlansReport(PlanReport["Plans"]):
     explained = "plans"
 
     def title(self) -> str:
-        """The question on one line."""
+        """Return the question on one line."""
         answer = self.answer
         plan = answer.best.plan
         on = f"{answer.system.gpus:,} GPUs of {answer.system.name}"
         return f"Plans for {answer.model.title} on {on}, batch {plan.batch} x {plan.sequence:,}"
 
     def sentences(self) -> list[str]:
-        """The plan, its time, its memory, the runner-up, what is tied, and what stated choices take at best."""
+        """Return the plan, its time, its memory, the runner-up, what is tied, and what stated choices take at best."""
         return [*verdict(self.answer), *between(self.answer), *by_framework(self.answer), *warnings(self.answer)]
 
     def notes(self) -> list[str]:
-        """How many plans were searched, the notes of the search, and what shows more of the best plan."""
+        """Return how many plans were searched, the notes of the search, and what shows more of the best plan."""
         command = self.answer.best.command
         shown = [f"What is exposed, and why: {command}"] if command else []
         return [counts(self.answer), *map(sentence, self.answer.notes), *shown]
 
     def table(self) -> Table:
-        """The best plans."""
+        """Return the best plans."""
         return plan_table(self.answer)
 
     def front(self) -> Figure:
-        """The front of time and memory."""
+        """Return the front of time and memory."""
         return front(self.answer)
 
     def beside_plans(self) -> list[Part]:
-        """Where the steps of the best plans go."""
+        """Return where the steps of the best plans go."""
         return [waterfalls(self.answer)]
 
     def own_sections(self) -> list[Part]:
-        """The rivals of the best plan, choices, and its schedule."""
+        """Return the rivals of the best plan, choices, and its schedule."""
         best, *others = self.answer.plans
         against: list[Part] = []
         if others:

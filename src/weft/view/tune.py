@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def tuned_table(tuned: TunedList) -> Table:
-    """Every line: how many to run together, with which kernel, and the gain."""
+    """Return every line: how many to run together, with which kernel, and the gain."""
     columns = [
         text("gemm", "GEMM"), text("kernel"), text("alone", "kernel alone"), number("count"), number("together"),
         microseconds("time", "time"), number("over_default", "over all at once"),
@@ -47,11 +47,11 @@ class TuningReport(Report["TunedList"]):
     explained = "goldyloc"
 
     def title(self) -> str:
-        """What was asked."""
+        """Return what was asked."""
         return f"Independent GEMMs on {self.answer.gpu.name}: how many together, and with which kernels?"
 
     def sentences(self) -> list[str]:
-        """The line that gains most."""
+        """Return the line that gains most."""
         best = max(self.answer.rows, key=lambda row: row.over_default.value)
         said = (
             f"Of {len(self.answer.rows)} lines {best.wanted.name} gains most, {best.over_default.value:.2f} times over "
@@ -61,7 +61,7 @@ class TuningReport(Report["TunedList"]):
         return [said]
 
     def notes(self) -> list[str]:
-        """What the gains are over, and what their ranges say."""
+        """Return what the gains are over, and what their ranges say."""
         said = (
             "For each line: how many of its GEMMs to run at once, and with which kernel; compute units at the "
             f"{self.answer.clock} clock. All at once and one by one use the kernel that is fastest alone. Ranges: "
@@ -70,11 +70,11 @@ class TuningReport(Report["TunedList"]):
         return [said]
 
     def table(self) -> Table:
-        """A row per line."""
+        """Return a row per line."""
         return tuned_table(self.answer)
 
     def figure(self) -> Figure:
-        """What tuning gains over all at once and one by one, with its range."""
+        """Return what tuning gains over all at once and one by one, with its range."""
         rows = [
             (row.wanted.name, way, gain.value, f"{gain.value:.2f}× ({gain.low:.2f} to {gain.high:.2f})")
             for row in self.answer.rows
@@ -87,17 +87,17 @@ class TuningReport(Report["TunedList"]):
         )  # fmt: skip
 
     def sections(self) -> list[Part]:
-        """The lines, and the compute units of those that gain most, which are simulated again."""
+        """Return the lines, and the compute units of those that gain most, which are simulated again."""
         watched = list(map(held_by_gemms, self.answer.watch()))
         return [*self.figures(), *self.tables(), Section("Compute unit by compute unit", watched)]
 
     def gpu(self) -> Gpu:
-        """The GPU."""
+        """Return the GPU."""
         return self.answer.gpu
 
 
 def held_by_gemms(queue: WatchedQueue) -> Figure:
-    """Which GEMM of a queue held which compute unit over time: all at once, and in the chosen batches."""
+    """Return which GEMM of a queue held which compute unit over time: all at once, and in the chosen batches."""
     sizes = queue.sizes
     first = [sum(sizes[:at]) for at in range(len(sizes))]
     batches = f"{sizes[0]} together" if len(sizes) == 1 else f"batches of {', '.join(map(str, sizes))}"
@@ -113,6 +113,6 @@ def held_by_gemms(queue: WatchedQueue) -> Figure:
 
 
 def _owners(run: Timeline, first: int = 0) -> Callable[[Span], int]:
-    """The index in the queue of each kernel of a batch that begins at index `first`."""
+    """Return the index in the queue of each kernel of a batch that begins at index `first`."""
     numbers = {node.name: first + at for at, node in enumerate(run.graph)}
     return lambda kernel: numbers[kernel.operator]

@@ -18,12 +18,12 @@ PHASES = (
 
 
 def us(seconds: float, digits: int = 1) -> str:
-    """A time in microseconds, without the unit."""
+    """Return a time in microseconds, without the unit."""
     return f"{seconds * 1e6:,.{digits}f}"
 
 
 def percent(share: float | None) -> str:
-    """A fraction in whole percent, never "-0%"; a dash for None."""
+    """Return a fraction in whole percent, never "-0%"; a dash for None."""
     return NONE if share is None else f"{round(share, 2) + 0:.0%}"
 
 
@@ -33,23 +33,23 @@ def sentence(words: str) -> str:
 
 
 def case_label(graph: Graph) -> str:
-    """A short label of the sub-layer that a graph is."""
+    """Return a short label of the sub-layer that a graph is."""
     names = dict.fromkeys(filter(None, (graph.labels.get("model"), graph.labels.get("sublayer"))))
     return f"{' '.join(names)}, TP {graph.ranks}" if names else str(graph)
 
 
 def changed_values(gpu: Gpu) -> str:
-    """The values of a GPU that the user changed, to append to its name."""
+    """Return the values of a GPU that the user changed, to append to its name."""
     return "".join(f", {change}" for change in gpu.changes)
 
 
 def phase_times(run: Timeline) -> list[float]:
-    """Times of GEMM, reduce-scatter, all-gather and total [us]."""
+    """Return the times of GEMM, reduce-scatter, all-gather and total [us]."""
     return [*(run.duration(name) * 1e6 for name in ("gemm", "reduce_scatter", "all_gather")), run.seconds * 1e6]
 
 
 def effort(runs: Iterable[Timeline]) -> str:
-    """How much was simulated, in a sentence; runs shared with an assembled ideal count once."""
+    """Return how much was simulated, in a sentence; runs shared with an assembled ideal count once."""
     made = list({id(run): run for each in runs for run in (each.parts or (each,))}.values())
     events, cpu_s, options = sum(run.events for run in made), sum(run.cpu_s for run in made), made[0].options
     effort = f"{events / 1e6:.1f} million events in {cpu_s:.1f} s"
@@ -70,13 +70,13 @@ def link_note(run: Timeline) -> str:
 def machine_table(
     gpu: Gpu, kinds: Sequence[str] = ("published", "peak", "measured", "derived", "set by user")
 ) -> Table:
-    """The machine's values of the given kinds, with their sources."""
+    """Return the machine's values of the given kinds, with their sources."""
     rows = [(path, p.text, p.kind, p.source) for path, p in gpu.provenance.items() if p.kind in kinds]
     return Table(texts(("value", "is", "kind", "source")), rows)
 
 
 def assumed_table(gpu: Gpu) -> Table:
-    """The machine's assumed values, each with its plausible range and the reason."""
+    """Return the machine's assumed values, each with its plausible range and the reason."""
     rows = [(path, p.text, _range(p), p.source) for path, p in gpu.provenance.items() if p.kind == "assumed"]
     return Table(texts(("value", "is", "plausible range", "reason")), rows)
 

@@ -29,7 +29,7 @@ class Figure(Protocol):
         """The Vega-Lite specification without rows."""
 
     def svg(self, name: str = "") -> str:
-        """The picture as an SVG element, in which ids start with `name`."""
+        """Return the picture as an SVG element, in which ids start with `name`."""
 
 
 @dataclass(frozen=True)
@@ -89,15 +89,15 @@ class Report(Generic[A]):
         self.answer = answer
 
     def title(self) -> str:
-        """The title of the page; by default that of the first table."""
+        """Return the title of the page; by default that of the first table."""
         return self.tables()[0].title
 
     def sentences(self) -> list[str]:
-        """The conclusions, the first of which answers the question that was asked."""
+        """Return the conclusions, the first of which answers the question that was asked."""
         raise NotImplementedError
 
     def lead(self) -> str:
-        """The first line of a page: by default the first conclusion."""
+        """Return the first line of a page: by default the first conclusion."""
         return self.sentences()[0]
 
     def notes(self) -> list[str]:
@@ -113,7 +113,7 @@ class Report(Generic[A]):
         return [self.table()]
 
     def on_terminal(self) -> Sequence[Table | str]:
-        """The tables that a terminal has room for, and sentences about them; by default all tables."""
+        """Return the tables that a terminal has room for, and sentences about them; by default all tables."""
         return self.tables()
 
     def details(self) -> list[Table | str]:
@@ -125,24 +125,24 @@ class Report(Generic[A]):
         return None
 
     def figures(self) -> Sequence[Figure]:
-        """The pictures, by default the main one; a notebook draws the first."""
+        """Return the pictures, by default the main one; a notebook draws the first."""
         return [figure] if (figure := self.figure()) else []
 
     def sections(self) -> list[Part]:
-        """The page below the conclusions: by default figures, tables, and the details folded."""
+        """Return the page below the conclusions: by default figures, tables, and the details folded."""
         details = self.details()
         return [*self.figures(), *self.tables(), *([Section("Details", details, folded=True)] if details else [])]
 
     def appendix(self) -> list[Part]:
-        """What follows the notes on a page, such as the machines that were simulated."""
+        """Return what follows the notes on a page, such as the machines that were simulated."""
         return []
 
     def record(self) -> dict[str, Any]:
-        """What --json writes: the answer as plain data."""
+        """Return what --json writes: the answer as plain data."""
         return self.answer.to_dict()
 
     def rows(self) -> list[dict[str, Any]]:
-        """What --csv writes: the rows of the main table as objects."""
+        """Return what --csv writes: the rows of the main table as objects."""
         return self.tables()[0].records()
 
     def gpu(self) -> Any:

@@ -46,7 +46,7 @@ class Column:
         return f"{head} [{self.unit}]" if self.unit else head
 
     def text(self, value: Any) -> str:
-        """A cell as readable text."""
+        """Return a cell as readable text."""
         if isinstance(value, Shown):
             return value.text
         if value is None:
@@ -59,22 +59,22 @@ class Column:
 
 
 def text(key: str, head: str = "", **more: Any) -> Column:
-    """A column of words."""
+    """Return a column of words."""
     return Column(key, head, format=str, **more)
 
 
 def number(key: str, head: str = "", unit: str = "", format_: str | Callable[[Any], str] = ",", **more: Any) -> Column:
-    """A column of numbers."""
+    """Return a column of numbers."""
     return Column(key, head, unit, format_, is_number=True, **more)
 
 
 def texts(heads: Sequence[str], **more: Any) -> list[Column]:
-    """Columns of words, named by their heads."""
+    """Return columns of words, named by their heads."""
     return [text(key_of(head), head, **more) for head in heads]
 
 
 def microseconds(key: str, head: str, digits: int = 1) -> Column:
-    """A column of times in microseconds."""
+    """Return a column of times in microseconds."""
     return number(f"{key}_us", head, "µs", f",.{digits}f")
 
 
@@ -87,12 +87,12 @@ def milliseconds(key: str, head: str, longest: float, **more: Any) -> Column:
 
 
 def times_faster(key: str, head: str = "", format_: str = ".3f") -> Column:
-    """A column of speedups or slowdowns."""
+    """Return a column of speedups or slowdowns."""
     return number(key, head, format_=format_)
 
 
 def key_of(head: str) -> str:
-    """The name of a column in a file: lower-case letters, digits and underscores."""
+    """Return the name of a column in a file: lower-case letters, digits and underscores."""
     return re.sub(r"\W+", "_", head.lower().replace("µ", "u").replace("%", "percent")).strip("_")
 
 
@@ -117,47 +117,47 @@ class Table:
         return [column.key for column in self.columns]
 
     def column(self, key: str) -> list[Any]:
-        """The raw values of a column."""
+        """Return the raw values of a column."""
         at = self.keys.index(key)
         return [row[at] for row in self.rows]
 
     def distinct(self, key: str) -> list[Any]:
-        """The distinct values of a column, in the order of the rows."""
+        """Return the distinct values of a column, in the order of the rows."""
         return list(dict.fromkeys(self.column(key)))
 
     def cells(self) -> list[list[str]]:
-        """Every row as readable text."""
+        """Return every row as readable text."""
         return [[c.text(value) for c, value in zip(self.columns, row, strict=True)] for row in self.rows]
 
     def values(self) -> Iterator[list[Any]]:
-        """Every row as written to files."""
+        """Yield every row as written to files."""
         for row in self.rows:
             yield [plain(value) for value in row]
 
     def without(self, keys: Collection[str]) -> Table:
-        """The table without some columns."""
+        """Return the table without some columns."""
         kept = [at for at, column in enumerate(self.columns) if column.key not in keys]
         rows = [[row[at] for at in kept] for row in self.rows]
         return Table([self.columns[at] for at in kept], rows, self.title, self.narrow)
 
     def records(self) -> list[dict[str, Any]]:
-        """The rows as objects, for JSON."""
+        """Return the rows as objects, for JSON."""
         return [dict(zip(self.keys, row, strict=True)) for row in self.values()]
 
     def csv(self) -> str:
-        """The rows as CSV, with the keys as header."""
+        """Return the rows as CSV, with the keys as header."""
         return csv_text(self.records(), self.keys)
 
 
 def plain(value: Any) -> Any:
-    """A cell's raw value, numpy scalars as Python numbers."""
+    """Return a cell's raw value, numpy scalars as Python numbers."""
     if isinstance(value, Shown):
         value = value.value
     return value.item() if isinstance(value, np.generic) else value
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]], names: Sequence[str] | None = None) -> str:
-    """Rows as CSV; missing values are empty. Without `names`, the columns are the union of all rows' keys."""
+    """Return rows as CSV; missing values are empty. Without `names`, the columns are the union of all rows' keys."""
     out = io.StringIO()
     found = names or list(dict.fromkeys(name for row in rows for name in row))
     write_csv(out, rows, found)

@@ -39,7 +39,7 @@ def fingerprint_of(module: Path) -> str:
 
 
 def home(kind: type) -> Path:
-    """The file that defines a task's class; InputError if there is none, as for a class typed at a prompt."""
+    """Return the file that defines a task's class; InputError if there is none, as for a class typed at a prompt."""
     with contextlib.suppress(TypeError, OSError):
         module = Path(inspect.getfile(kind))
         if module.is_file():
@@ -65,7 +65,7 @@ def sources() -> str:
 
 
 def _imported_files(module: Path) -> set[Path]:
-    """A module's file and the files that it imports, directly or indirectly, from the packages in `CHOOSING`."""
+    """Return a module's file and the files that it imports, directly or indirectly, from the packages in `CHOOSING`."""
     reached, waiting = set[Path](), [module]
     while waiting:
         source = waiting.pop()
@@ -76,7 +76,7 @@ def _imported_files(module: Path) -> set[Path]:
 
 
 def _imports(source: Path) -> Iterator[Path]:
-    """The files that a module imports from the packages in `CHOOSING`."""
+    """Yield the files that a module imports from the packages in `CHOOSING`."""
     for node in ast.walk(ast.parse(source.read_bytes())):
         modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module:

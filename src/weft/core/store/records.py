@@ -43,7 +43,7 @@ class Contents:
 
 
 def runs_folder() -> Path:
-    """The default folder of records: `runs` beside the engine's machine code."""
+    """Return the default folder of records: `runs` beside the engine's machine code."""
     return checked_cache() / "runs"
 
 
@@ -53,7 +53,7 @@ def checkpoints() -> Store:
 
 
 def checked_cache() -> Path:
-    """The cache folder; InputError if other users could have written to it.
+    """Return the cache folder; InputError if other users could have written to it.
 
     The engine's machine code is executed as found there, and records are trusted.
     """
@@ -94,11 +94,11 @@ class Store:
         """Records read so far."""
 
     def path(self, asked: Question) -> Path:
-        """The file of a record."""
+        """Return the file of a record."""
         return self.folder / asked.key[:2] / f"{asked.key}.json.gz"
 
     def get(self, asked: Question) -> Record | None:
-        """The record that answers a question, or None; a damaged entry is reported."""
+        """Return the record that answers a question, or None; a damaged entry is reported."""
         path = self.path(asked)
         try:
             record = _check_entry(parse_json(read_stored(path, self._own), any_number=True), asked)
@@ -150,7 +150,7 @@ class Store:
             say(f"runs are not kept from here on: {why}")
 
     def contents(self) -> Contents:
-        """How much the store holds."""
+        """Return how much the store holds."""
         return _contents([stat for _, stat in self._files(_ENTRIES)])
 
     def clear(self, unused_s: float = 0.0) -> Contents:
@@ -209,7 +209,7 @@ def store_record(asked: Question, record: Record, store: Store) -> str:
 
 
 def read_or_make(task: Task, store: Store) -> Record:
-    """The record of a task: read from the store, else made in this process and stored.
+    """Return the record of a task: read from the store, else made in this process and stored.
 
     Raises InputError for a task that JSON cannot represent, and what the task raises.
     """
@@ -231,7 +231,7 @@ class _Unfit(ValueError):
 
 
 def _check_entry(entry: dict[str, Any], asked: Question) -> Record:
-    """The record of an entry; raises _Unfit with the reason if it is invalid."""
+    """Return the record of an entry; raises _Unfit with the reason if it is invalid."""
     inputs, record = entry["inputs"], entry["record"]
     if entry["schema"] != SCHEMA:
         raise _Unfit(f"its schema is {entry['schema']}, not {SCHEMA}")

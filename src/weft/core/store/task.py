@@ -48,12 +48,12 @@ class Question:
     task: Task = field(compare=False)
 
     def part(self, parts: int) -> int:
-        """Which of several parts of a sweep the question belongs to, from 0, by its inputs alone."""
+        """Return which of several parts of a sweep the question belongs to, from 0, by its inputs alone."""
         return int(hashlib.sha256(self.inputs.encode()).hexdigest()[:15], 16) % parts
 
 
 def question(task: Task, code: str = "") -> Question:
-    """The identity of a task for the sources of this process, or those of the hash `code`.
+    """Return the identity of a task for the sources of this process, or those of the hash `code`.
 
     Raises InputError if its inputs are not JSON-compatible, or its class is defined in no file.
     """

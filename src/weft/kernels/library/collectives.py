@@ -87,7 +87,7 @@ SHAPES: Mapping[str, Mapping[Protocol, ProtocolShape]] = {
 
 
 def library_vendor(fabric: Interconnect) -> str:
-    """The vendor whose library is modelled: NVIDIA's also for machines without a vendor."""
+    """Return the vendor whose library is modelled: NVIDIA's also for machines without a vendor."""
     return "amd" if fabric.gpu.vendor == "amd" else "nvidia"
 
 
@@ -127,7 +127,7 @@ def _limits(fabric: Interconnect) -> _BandwidthLimits:
 
 
 def _step(algorithm: Algorithm, fabric: Interconnect) -> tuple[float, float, float]:
-    """A hop inside a node [us], by protocol."""
+    """Return a hop inside a node [us], by protocol."""
     return (_PCIE_STEP if fabric.topology == "pcie" else _NVLINK_STEP)[algorithm]
 
 
@@ -198,14 +198,14 @@ def canonical(collective: str) -> str:
 
 
 def steps(collective: str, ranks: int) -> int:
-    """Number of times that a chunk is forwarded in a ring."""
+    """Return the number of times that a chunk is forwarded in a ring."""
     if ranks < 2:
         raise InputError(f"a collective needs at least 2 ranks, not {ranks}; give more ranks")
     return {"all_reduce": 2 * (ranks - 1), "send_recv": 1}.get(collective, ranks - 1)
 
 
 def volume(collective: str, ranks: int) -> float:
-    """Bytes that each rank must send, divided by the collective's bytes."""
+    """Return the bytes that each rank must send, divided by the collective's bytes."""
     if collective in ("broadcast", "send_recv"):
         return 1.0
     return steps(collective, ranks) / ranks
@@ -264,7 +264,7 @@ def choose(
     one_step: bool = True,
     version: str = "",
 ) -> tuple[IntArray, IntArray]:
-    """The `Algorithm` and `Protocol` that the library chooses for each size [bytes, of the whole buffer].
+    """Return the `Algorithm` and `Protocol` that the library chooses for each size [bytes, of the whole buffer].
 
     `one_step` says whether RCCL has the kernels of `ONE_STEP`. `version` is NCCL's: up to 2.27 send and receive keep LL
     for larger sizes, and up to 2.18 a tree over two nodes is no special case.
@@ -288,13 +288,13 @@ def choose(
 
 
 def _one_step_kernels(collective: str, ranks: int, fabric: Interconnect) -> tuple[OneStep, ...]:
-    """The one-step kernels of RCCL in ROCm 6 for a collective on these GPUs, smallest sizes first."""
+    """Return the one-step kernels of RCCL in ROCm 6 for a collective on these GPUs, smallest sizes first."""
     full = fabric.gpu.architecture == "cdna3" and fabric.topology == "mesh" and ranks == fabric.gpus_per_node == 8
     return ONE_STEP.get(collective, ()) if full else ()
 
 
 def best_ring(call: CollectiveCall, bytes: npt.ArrayLike) -> IntArray:
-    """The `Protocol` of the ring that the library's cost model prefers for each size [bytes]."""
+    """Return the `Protocol` of the ring that the library's cost model prefers for each size [bytes]."""
     ways, times = estimates(call, bytes)
     of_rings = [i for i, (algorithm, _) in enumerate(ways) if algorithm is Algorithm.RING]
     protocols = np.array([int(ways[i][1]) for i in of_rings], dtype=np.int64)
@@ -302,7 +302,7 @@ def best_ring(call: CollectiveCall, bytes: npt.ArrayLike) -> IntArray:
 
 
 def nvls_chunk(bytes_: int, heads: int) -> int:
-    """Bytes of a chunk of each of `heads` (GPUs times channels) for a collective through the switch.
+    """Return the bytes of a chunk of each of `heads` (GPUs times channels) for a collective through the switch.
 
     The library starts with the largest chunk, and takes the next smaller one while a head has less than 64, 8 and 2 of
     the larger (NCCL src/enqueue.cc, calcCollChunking).
@@ -445,7 +445,7 @@ def _ll128(rate: float, ranks: int, fabric: Interconnect) -> float:
 
 
 def protocol_of(name: str) -> Protocol:
-    """The protocol of a name such as "ll128"; UnknownNameError for an unknown one."""
+    """Return the protocol of a name such as "ll128"; UnknownNameError for an unknown one."""
     if name.upper() not in Protocol.__members__:
         raise UnknownNameError("protocol", name, [own.name.lower() for own in Protocol])
     return Protocol[name.upper()]

@@ -106,7 +106,7 @@ def _tables() -> Mapping[str, Any]:
 
 @cache
 def dispatchers() -> Mapping[str, Dispatcher]:
-    """Every library by its name."""
+    """Return every library by its name."""
     return {name: Dispatcher(name, copies=EXCHANGES[name], **_about(table)) for name, table in _tables().items()}
 
 
@@ -116,7 +116,7 @@ def _about(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dispatcher(name: str) -> Dispatcher:
-    """The library of that name or alias; UnknownNameError lists the known ones."""
+    """Return the library of that name or alias; UnknownNameError lists the known ones."""
     known = dispatchers()
     for one in known.values():
         if name.lower() in (one.name, *one.aliases):
@@ -126,7 +126,7 @@ def dispatcher(name: str) -> Dispatcher:
 
 @cache
 def leaves() -> Mapping[str, Leaf]:
-    """Every value by path, such as "deepep.dispatch.node.hopper.start", with its source and range."""
+    """Return every value by path, such as "deepep.dispatch.node.hopper.start", with its source and range."""
     found: dict[str, Leaf] = {}
     for place, table in _walk((), _tables()):
         read = read_leaves(table, {key: RULES[key] for key in table if key in RULES}, f"{_FILE.name}, {place}")
@@ -135,7 +135,7 @@ def leaves() -> Mapping[str, Leaf]:
 
 
 def _walk(place: tuple[str, ...], table: Mapping[str, Any]) -> Sequence[tuple[str, Mapping[str, Any]]]:
-    """Every table that holds values, with its path."""
+    """Return every table that holds values, with its path."""
     below = [(key, value) for key, value in table.items() if isinstance(value, Mapping) and "value" not in value]
     own = {key: value for key, value in table.items() if isinstance(value, Mapping) and "value" in value}
     return [
@@ -146,19 +146,19 @@ def _walk(place: tuple[str, ...], table: Mapping[str, Any]) -> Sequence[tuple[st
 
 @cache
 def shipped_values() -> Mapping[str, float]:
-    """Every value by path [seconds, bytes/s or a ratio]."""
+    """Return every value by path [seconds, bytes/s or a ratio]."""
     return {path: leaf.value for path, leaf in leaves().items()}
 
 
 @cache
 def bounds() -> Mapping[str, tuple[float, float]]:
-    """The plausible range of every value by path [as `shipped_values`]."""
+    """Return the plausible range of every value by path [as `shipped_values`]."""
     return {path: leaf.range for path, leaf in leaves().items()}
 
 
 @cache
 def places() -> Mapping[str, tuple[str, ...]]:
-    """The names of the values that each table holds, by its path."""
+    """Return the names of the values that each table holds, by its path."""
     known: dict[str, tuple[str, ...]] = {}
     for path in leaves():
         place, _, key = path.rpartition(".")
@@ -167,7 +167,7 @@ def places() -> Mapping[str, tuple[str, ...]]:
 
 
 def table_of(of: Dispatcher, operation: str, nodes: int, architecture: str) -> str:
-    """The path of the values for an operation on one node or several of an architecture.
+    """Return the path of the values for an operation on one node or several of an architecture.
 
     An architecture without values takes those of the last one. Raises InputError for what the library cannot do.
     """

@@ -58,14 +58,14 @@ class Interconnect:
         return replace(self, link_figure=self.sold[0], nic=self.sold[1], sold=None) if self.sold else self
 
     def among(self, ranks: int) -> Interconnect:
-        """The links among `ranks` GPUs of one node; two ranks of a PCIe machine use the bridge between them."""
+        """Return the links among `ranks` GPUs of one node; two ranks of a PCIe machine use the bridge between them."""
         links, figure = self.bridge
         if self.topology != "pcie" or ranks != 2 or not links:
             return self
         return replace(self, topology="switch", links=links, link_figure=figure, sold=None)
 
     def width(self, ranks: int) -> float:
-        """How many links of each GPU a collective of `ranks` GPUs of one node keeps busy."""
+        """Return how many links of each GPU a collective of `ranks` GPUs of one node keeps busy."""
         if self.topology == "mesh":
             return max(1, self.links * (min(ranks, self.gpus_per_node) - 1) / (self.gpus_per_node - 1))
         if self.topology == "hybrid":
@@ -83,7 +83,7 @@ class Interconnect:
         return self.link_figure if self.topology == "pcie" else self.link_figure * self.width(ranks)
 
     def rings(self, ranks: int) -> int:
-        """Number of rings that the library builds in one node."""
+        """Return the number of rings that the library builds in one node."""
         if self.topology == "pcie":
             return 1
         speed = _RING_SPEED.get(self.gpu.architecture, self.link_figure)
@@ -122,7 +122,7 @@ def interconnect(system: System) -> Interconnect:
 
 @lru_cache
 def _find_interconnect(name: str, gpu: str) -> Interconnect | None:
-    """The links of the catalogue's system of that name and GPU; None for one of the user's own."""
+    """Return the links of the catalogue's system of that name and GPU; None for one of the user's own."""
     try:
         found = hardware.system(name)
     except InputError:

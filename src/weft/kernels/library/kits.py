@@ -22,7 +22,7 @@ def framework_tables() -> Mapping[str, Any]:
 
 
 def framework_names() -> tuple[str, ...]:
-    """Names of the serving frameworks."""
+    """Return the names of the serving frameworks."""
     return tuple(framework_tables())
 
 
@@ -85,15 +85,15 @@ class KernelBackend:
         return _first("attention", self.latent if latent else self.attention, what, architecture)
 
     def expands(self, prefix: int) -> bool:
-        """Whether keys and values of prompts are expanded behind prefixes of so many tokens of a batch."""
+        """Return whether keys and values of prompts are expanded behind prefixes of that many tokens of a batch."""
         return not 0 < prefix < self.absorbs
 
     def gemm_on(self, architecture: str, format: str) -> str:
-        """The library of GEMMs of a format of operands; "" if none."""
+        """Return the library of GEMMs of a format of operands; "" if none."""
         return self.gemm.get((format, kernels_of(architecture)), "")
 
     def small_on(self, architecture: str, operator: str) -> str:
-        """The library of a small operator, such as a norm; "" if none."""
+        """Return the library of a small operator, such as a norm; "" if none."""
         return _first("streaming", self.small, operator, architecture)
 
     def experts_on(self, architecture: str, format: str) -> tuple[str, str]:
@@ -105,7 +105,7 @@ class KernelBackend:
         return "", ""
 
     def all_reduce_on(self, architecture: str, linked: bool, size: float) -> str | None:
-        """The library of an all-reduce of so many bytes between GPUs that are linked or not; None: the vendor's."""
+        """The library of an all-reduce of that many bytes between GPUs that are linked or not; None: the vendor's."""
         if self.most and size > self.most:
             return None
         known = places("all_reduce", self.all_reduce, "nvlink" if linked else "pcie")
@@ -113,7 +113,7 @@ class KernelBackend:
 
 
 def _first(operator: str, names: Sequence[str], what: str, architecture: str) -> str:
-    """The first library with values of its own on an architecture."""
+    """Return the first library with values of its own on an architecture."""
     own = kernels_of(architecture)
     known = (name for name in names if own in _architectures(places(operator, name, what)))
     return next(known, "")
@@ -189,7 +189,7 @@ _KITS = (
         attention=("trtllm",),
         latent=("trtllm-mla",),
         all_reduce="trtllm-custom",
-        # calibrated as vLLM's, 0 to 40 us: more contradicts the time per further token where prompts are read between
+        # calibrated as vLLM's, 0 to 40 us: more contradicts the TPOT where prompts are read between
         launch=20e-6,
         gemm={(_BLOCK, "hopper"): "trtllm", (_BLOCK, "blackwell"): "trtllm", (_BLOCK, "ada"): "trtllm"},
         source="NVIDIA/TensorRT-LLM; the norm and the activation before quantise operands of NVFP4, so that GEMMs with "

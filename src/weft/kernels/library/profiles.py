@@ -43,13 +43,13 @@ _ABOUT = ("name", "title", "description", "library", "version", "architecture")
 
 @cache
 def values() -> Mapping[str, ProfileValue]:
-    """Every value that a profile may hold, by path, from kernels/library/values.toml."""
+    """Return every value that a profile may hold, by path, from kernels/library/values.toml."""
     tables = read_toml(resources.files("weft.kernels.library") / "values.toml")
     return {f"{name}.{key}": _value(*about) for name in tables for key, about in _with_likes(tables, name).items()}
 
 
 def _with_likes(tables: Mapping[str, Any], name: str) -> dict[str, list[Any]]:
-    """A table with the entries of the table that it names as `like` filled in."""
+    """Return a table with the entries of the table that it names as `like` filled in."""
     own = dict(tables[name])
     like = own.pop("like", None)
     return {**(_with_likes(tables, like) if like else {}), **own}
@@ -102,11 +102,11 @@ class Profile:
         return self.values[path]
 
     def text(self, path: str) -> str:
-        """The value at `path` with its unit."""
+        """Return the value at `path` with its unit."""
         return quantities()[path].format(self.value(path))
 
     def replace(self, values: Mapping[str, str | float]) -> Self:
-        """A copy with the values at the given paths replaced: text with a unit, or plain numbers [base unit].
+        """Return a copy with the values at the given paths replaced: text with a unit, or plain numbers [base unit].
 
         Raises ConfigError for an unknown path or a broken rule.
         """
@@ -135,7 +135,7 @@ def of_release(profile: Profile, version: str) -> Profile:
 
 
 def _key(path: str) -> str:
-    """The key of a value in a table of releases: prefixed by its table unless that is the rings'."""
+    """Return the key of a value in a table of releases: prefixed by its table unless that is the rings'."""
     table, _, key = path.partition(".")
     return key if table in ("ring", "all_reduce", "reduce_scatter", "all_gather") else f"{table}_{key}"
 
@@ -156,12 +156,12 @@ def _shelf() -> Shelf:
 
 
 def library_names() -> list[str]:
-    """The library profiles of the catalogue."""
+    """Return the library profiles of the catalogue."""
     return _shelf().names()
 
 
 def load_library(name_or_path: str | Path) -> Profile:
-    """The profile with that name, or the one that a TOML file describes; a file may extend another one.
+    """Return the profile with that name, or the one that a TOML file describes; a file may extend another one.
 
     Raises UnknownNameError, InputError or ConfigError.
     """
@@ -182,7 +182,7 @@ def _read_packaged(name: str) -> Profile:
 
 
 def profile_for(gpu: str, architecture: str, library: str) -> Profile:
-    """The profile for a GPU: its own, else its architecture's, else the mean of all profiles of the library.
+    """Return the profile for a GPU: its own, else its architecture's, else the mean of all profiles of the library.
 
     Raises UnknownNameError if the library has no profile.
     """
@@ -198,7 +198,7 @@ def profile_for(gpu: str, architecture: str, library: str) -> Profile:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """The numbers of a version such as "2.27.3", for comparison; empty if it has none."""
+    """Return the numbers of a version such as "2.27.3", for comparison; empty if it has none."""
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
@@ -216,7 +216,7 @@ def relative_latency(path: str, architecture: str) -> float:
 
 
 def blend(profiles: Sequence[Profile], architecture: str = "") -> Profile:
-    """The geometric mean of several profiles, value by value: the estimate for a GPU without measurements.
+    """Return the geometric mean of several profiles, value by value: the estimate for a GPU without measurements.
 
     Latencies are compared relative to those of each profile's architecture, and returned for `architecture`.
     """

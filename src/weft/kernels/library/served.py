@@ -89,7 +89,7 @@ def _tables() -> Mapping[str, Any]:
 
 @cache
 def parameters(operator: str) -> Mapping[str, ServedParameter]:
-    """The parameters of an operator by name."""
+    """Return the parameters of an operator by name."""
     found = {}
     for name, (unit, low, high, about) in _tables()[operator]["parameters"].items():
         first, last = (_number(unit, f"{operator}.{name}", end) for end in (low, high))
@@ -98,14 +98,14 @@ def parameters(operator: str) -> Mapping[str, ServedParameter]:
 
 
 def _number(unit: str, path: str, raw: Any) -> float:
-    """A number of the file in the unit of its parameter [base unit]."""
+    """Return a number of the file in the unit of its parameter [base unit]."""
     rule = Quantity(_DIMENSIONS[unit], zero_allowed=True)
     return float(parse_value(rule, path, raw if rule.dimension is Dimension.COUNT else f"{raw} {unit}", _FILE.name))
 
 
 @cache
 def libraries(operator: str) -> Mapping[str, Library]:
-    """Every library of an operator by its name."""
+    """Return every library of an operator by its name."""
     keys = Library.__dataclass_fields__
     return {
         name: Library(name, **{key: value for key, value in table.items() if key in keys})
@@ -115,7 +115,7 @@ def libraries(operator: str) -> Mapping[str, Library]:
 
 
 def library(operator: str, name: str) -> Library:
-    """The library of that name or alias; UnknownNameError lists the known ones."""
+    """Return the library of that name or alias; UnknownNameError lists the known ones."""
     known = libraries(operator)
     for one in known.values():
         if name.lower() in (one.name, *one.aliases):
@@ -125,13 +125,13 @@ def library(operator: str, name: str) -> Library:
 
 @cache
 def shipped_values() -> Mapping[str, float]:
-    """Every value by path, such as "attention.trtllm.context.bf16-fp8.hopper.start" [base unit]."""
+    """Return every value by path, such as "attention.trtllm.context.bf16-fp8.hopper.start" [base unit]."""
     return {f"{place}.{name}": value for place, of in tables().items() for name, value in of.items()}
 
 
 @cache
 def tables() -> Mapping[str, Mapping[str, float]]:
-    """The values of every table by name [base units], by the table's path."""
+    """Return the values of every table by name [base units], by the table's path."""
     found = {}
     for operator, libraries_of in _tables().items():
         known = parameters(operator)
@@ -143,7 +143,7 @@ def tables() -> Mapping[str, Mapping[str, float]]:
 
 
 def _walk(place: str, table: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every table of values, which names the rows that it is fitted to, with its path."""
+    """Yield every table of values, which names the rows that it is fitted to, with its path."""
     if "fitted" in table:
         yield place, {key: value for key, value in table.items() if key != "fitted"}
         return
@@ -163,13 +163,13 @@ def _value(place: str, key: str, raw: Any, known: Mapping[str, ServedParameter])
 
 
 def values_of(place: str, changed: Mapping[str, float] | None = None) -> dict[str, float]:
-    """The values of a table by name [base units], some of them `changed`, by path."""
+    """Return the values of a table by name [base units], some of them `changed`, by path."""
     own = dict(tables()[place])
     return own | {key: changed[f"{place}.{key}"] for key in own if changed and f"{place}.{key}" in changed}
 
 
 def table_of(operator: str, name: str, what: str, architecture: str) -> str:
-    """The path of a library's values for `what` it runs, such as "context.bf16-fp8", on an architecture.
+    """Return the path of a library's values for `what` it runs, such as "context.bf16-fp8", on an architecture.
 
     An architecture without values takes those of the nearest. Raises InputError for what the library has no values of,
     and for architectures that are like none of those with values.
@@ -201,6 +201,6 @@ def places(operator: str, name: str, what: str) -> list[str]:
 
 
 def nearest(architecture: str, known: list[str]) -> int:
-    """The place, in a list of architectures, of the one nearest to another."""
+    """Return the place, in a list of architectures, of the one nearest to another."""
     away = [abs(ARCHITECTURES[one] - ARCHITECTURES[architecture]) for one in known]
     return away.index(min(away))

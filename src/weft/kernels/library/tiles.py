@@ -57,7 +57,7 @@ class KernelCandidate:
 
 @cache
 def candidates(architecture: str, dtype: str, *, scaled: bool = False) -> tuple[KernelCandidate, ...]:
-    """The kernels that a library may choose from; the K step follows the size of an element of `dtype`.
+    """Return the kernels that a library may choose from; the K step follows the size of an element of `dtype`.
 
     `scaled` asks for the kernels of inference frameworks that multiply 8-bit operands with scale factors. The lists
     are in kernels/library/tiles.toml, with their sources.
@@ -74,14 +74,14 @@ def candidates(architecture: str, dtype: str, *, scaled: bool = False) -> tuple[
 
 @cache
 def batched_candidates(architecture: str, dtype: str) -> tuple[KernelCandidate, ...]:
-    """The kernels that a library chooses from for batches of products, where those are not all; else none."""
+    """Return the kernels that a library chooses from for batches of products, where those are not all; else none."""
     found = _lists().get(f"batched-{architecture}", ()) if dtype == "fp32" else ()
     return _mirror_tiles(KernelCandidate(*tile) for tile in found)
 
 
 @cache
 def convolution_kernels(algorithm: str) -> tuple[KernelCandidate, ...]:
-    """The fp32 kernels of an implicit product, "convolution", or of Winograd in one kernel, "winograd".
+    """Return the fp32 kernels of an implicit product, "convolution", or of Winograd in one kernel, "winograd".
 
     Their rows are windows, or points of tiles.
     """
@@ -99,19 +99,19 @@ def most_parts(architecture: str, dtype: str, *, tuned: bool = False) -> int:
 
 @cache
 def _lists() -> Mapping[str, Sequence[Sequence[int]]]:
-    """The lists of tiles, by architecture and for special kernels."""
+    """Return the lists of tiles, by architecture and for special kernels."""
     return {name: table["tiles"] for name, table in _tables().items()}
 
 
 @cache
 def _tables() -> Mapping[str, Mapping[str, Any]]:
-    """The tables of kernels/library/tiles.toml, by architecture and for special kernels."""
+    """Return the tables of kernels/library/tiles.toml, by architecture and for special kernels."""
     tables = read_toml(resources.files("weft.kernels.library") / "tiles.toml")
     return {name: table for key, table in tables.items() for name in (key, *table.get("serves", ()))}
 
 
 def _mirror_tiles(found: Iterable[KernelCandidate]) -> tuple[KernelCandidate, ...]:
-    """Every tile also with rows and columns exchanged."""
+    """Return every tile also with rows and columns exchanged."""
     both = {}
     for one in found:
         for rows, columns in ((one.rows, one.columns), (one.columns, one.rows)):
@@ -136,7 +136,7 @@ RULES: Mapping[str, Rules] = {
 
 @cache
 def _leaves(layer: str) -> Mapping[str, Mapping[str, Leaf]]:
-    """The shipped values for a layer by the architecture that a library serves, with sources and ranges."""
+    """Return the shipped values for a layer by the architecture that a library serves, with sources and ranges."""
     file = resources.files("weft.kernels.library") / f"{layer}.toml"
     known: dict[str, Mapping[str, Leaf]] = {}
     for table in read_toml(file).values():
@@ -147,17 +147,17 @@ def _leaves(layer: str) -> Mapping[str, Mapping[str, Leaf]]:
 
 @cache
 def convolution_shares(architecture: str) -> Mapping[str, float]:
-    """What an architecture's library reaches: of the GEMMs' rate in products, of the memory's in transforms."""
+    """Return what an architecture's library reaches: of the GEMMs' rate in products, of the memory's in transforms."""
     return {path: leaf.value for path, leaf in _leaves("convolution")[architecture].items()}
 
 
 @cache
 def recurrent_values(architecture: str) -> Mapping[str, float]:
-    """The values of an architecture's library by path [seconds, counts, a share]."""
+    """Return the values of an architecture's library by path [seconds, counts, a share]."""
     return {path: leaf.value for path, leaf in _leaves("recurrent")[architecture].items()}
 
 
 @cache
 def recurrent_bounds(architecture: str) -> Mapping[str, tuple[float, float]]:
-    """The plausible range of every value by path [as `recurrent_values`]."""
+    """Return the plausible range of every value by path [as `recurrent_values`]."""
     return {path: leaf.range for path, leaf in _leaves("recurrent")[architecture].items()}

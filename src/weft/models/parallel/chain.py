@@ -55,7 +55,7 @@ _SENT = {Role.EXPERT_UP: "dispatched", Role.EXPERT_DOWN: "returned"}
 
 
 class RankGraphBuilder:
-    """Nodes of a pass, one after the other on the stream "compute", with collectives before, after or beside them.
+    """Nodes of a pass, serially on the stream "compute", with collectives before, after or beside them.
 
     `last` is what the next operator waits for; pieces that run beside an exchange of tokens form a `branch`, which
     starts at the `fork` before the exchange and is joined after the next one. Only then `received` tokens are sorted.
@@ -76,7 +76,7 @@ class RankGraphBuilder:
         self.received: Callable[[], None] | None = None
 
     def graph(self, title: str) -> Graph:
-        """The nodes so far."""
+        """Return the nodes so far."""
         return Graph(tuple(self.nodes), self.plan.tp, title)
 
     def add(
@@ -98,7 +98,7 @@ class RankGraphBuilder:
         return Collective(kind, size, self.plan.tp, dtype if dtype in DTYPE_BYTES else "fp8")
 
     def _gather_dtype(self, op: Gemm) -> str:
-        """Number format in which a GEMM's input is gathered: the recipe's, or 16 bits."""
+        """Return the number format in which a GEMM's input is gathered: the recipe's, or 16 bits."""
         return (is_narrow(op) and self.plan.recipe.gathered) or op.output_dtype
 
     def forward(self, piece: LayerOp, op: Op) -> None:
@@ -110,7 +110,7 @@ class RankGraphBuilder:
         self._in_turn(piece, lambda: self._backward(piece, op))
 
     def _in_turn(self, piece: LayerOp, append: Callable[[], None]) -> None:
-        """Append to the branch or to the main path, there after what an exchange of tokens has left to do."""
+        """Append to the branch or to the main path, there after what a dispatch or combine has left to do."""
         if piece.beside:
             main, self.last = self.last, self.branch or self.fork
             append()
@@ -467,5 +467,5 @@ class RankGraphBuilder:
 
 
 def _has_bias(piece: LayerOp) -> bool:
-    """Whether a GEMM's weight has a bias, whose gradient is a sum over the rows of the output's gradient."""
+    """Return whether a GEMM's weight has a bias, whose gradient is a sum over the rows of the output's gradient."""
     return any(piece.parameters > math.prod(inner.writes[0].shape) for inner in piece.op.backward.weights)

@@ -58,7 +58,7 @@ def drop_ep_overlap(plan: TrainingPlan, paired: bool) -> TrainingPlan:
 
 
 def problems(model: Transformer, plan: TrainingPlan) -> Iterator[str]:
-    """Sentences on what does not divide."""
+    """Yield sentences on what does not divide."""
     yield from _tensor(model, plan)
     yield from _stages(model, plan)
     yield from _experts(model, plan)
@@ -121,7 +121,7 @@ def _context(model: Transformer, plan: TrainingPlan) -> Iterator[str]:
 
 
 def degrees(plan: TrainingPlan) -> str:
-    """The degrees of a plan, such as "tp 8, pp 4, dp 2"; those of one rank are left out."""
+    """Return the degrees of a plan, such as "tp 8, pp 4, dp 2"; those of one rank are left out."""
     named = {name: getattr(plan, name) for name in ("tp", "cp", "pp", "ep", "dp")}
     shown = [f"{name} {degree}" for name, degree in named.items() if degree > 1]
     return ", ".join([*shown, *(["sp"] if plan.sp else [])]) or "one GPU"
@@ -140,7 +140,7 @@ def nearest_plan(model: Transformer, plan: TrainingPlan) -> TrainingPlan | None:
 
 
 def _others(model: Transformer, plan: TrainingPlan) -> Iterator[TrainingPlan]:
-    """Plans on as many GPUs."""
+    """Yield plans on as many GPUs."""
     for tp in divisors(plan.gpus):
         for pp in divisors(plan.gpus // tp):
             for cp in divisors(plan.gpus // (tp * pp)) if plan.cp > 1 else (1,):
@@ -154,6 +154,6 @@ def _others(model: Transformer, plan: TrainingPlan) -> Iterator[TrainingPlan]:
 
 
 def divisors(number: int) -> list[int]:
-    """All divisors, ascending."""
+    """Return all divisors, ascending."""
     small = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
     return sorted({*small, *(number // one for one in small)})

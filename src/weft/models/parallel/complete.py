@@ -69,7 +69,7 @@ def check_stated(stated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _replicas(gpus: int, values: Mapping[str, Any]) -> int:
-    """The replicas that a number of GPUs holds; InputError if they do not fill it, or are not those stated."""
+    """Return the replicas that a number of GPUs holds; InputError if they do not fill it, or are not those stated."""
     each: int = math.prod(values[name] for name in _SHARED)
     stated: int | None = values.get("dp")
     if gpus % each == 0 and stated in (None, gpus // each):
@@ -86,7 +86,7 @@ def _replicas(gpus: int, values: Mapping[str, Any]) -> int:
 
 
 def nearest(gpus: int, tp: int, pp: int, cp: int) -> tuple[int, int, int]:
-    """The degrees nearest to those given, by their ratios, whose product divides the number of GPUs."""
+    """Return the degrees nearest to those given, by their ratios, whose product divides the number of GPUs."""
 
     def distance(found: tuple[int, int, int]) -> float:
         return sum(abs(math.log(new / old)) for new, old in zip(found, (tp, pp, cp), strict=True))

@@ -59,7 +59,7 @@ def _cut(piece: LayerOp, tp: int, tokens: int, experts: int, ep: int, loads: Loa
 
 
 def routing_under(model: Transformer, plan: TrainingPlan) -> Routed:
-    """How a micro-batch's tokens of each rank reach the experts of a mixture under the plan's loads."""
+    """Return how a micro-batch's tokens of each rank reach the experts of an MoE layer under the plan's loads."""
     tokens = -(-plan.micro_batch * plan.sequence // (plan.cp * token_ranks(plan)))
     return Routed.under(plan.expert_load, tokens, model.experts_per_token, model.experts, plan.ep)
 
@@ -79,12 +79,12 @@ def _crowding(piece: LayerOp, token_ranks: int, ep: int, loads: Loads) -> float:
 
 
 def crowding(piece: LayerOp, plan: Deployment) -> float:
-    """Rows that the experts of the rank with most get, over the mean of all ranks."""
+    """Return rows that the experts of the rank with most get, over the mean of all ranks."""
     return _crowding(piece, token_ranks(plan), plan.ep, plan.expert_load or ())
 
 
 def _share(size: int, ranks: int, unit: int) -> int:
-    """The largest part of a dimension that is cut between units."""
+    """Return the largest part of a dimension that is cut between units."""
     return -(-size // (unit * ranks)) * unit
 
 
@@ -106,12 +106,12 @@ def _heads(op: Attention, ranks: int) -> Attention:
 
 
 def _narrow_op(op: Streaming, tp: int) -> Streaming:
-    """A `tp`-th of the columns, or of a flat operator's elements."""
+    """Return a `tp`-th of the columns, or of a flat operator's elements."""
     return replace(op, rows=-(-op.rows // tp)) if op.columns == 1 else replace(op, columns=-(-op.columns // tp))
 
 
 def output_of(op: Op) -> tuple[int, int, str]:
-    """Rows, columns and number format of an operator's output."""
+    """Return rows, columns and number format of an operator's output."""
     if isinstance(op, Gemm):
         return op.m, op.n, op.output_dtype
     assert isinstance(op, Streaming)
@@ -119,17 +119,17 @@ def output_of(op: Op) -> tuple[int, int, str]:
 
 
 def input_of(op: Op) -> tuple[int, int, str]:
-    """Rows, columns and number format of what an operator reads."""
+    """Return rows, columns and number format of what an operator reads."""
     return (op.m, op.k, op.output_dtype) if isinstance(op, Gemm) else output_of(op)
 
 
 def query_bytes(op: Op) -> int:
-    """Size of attention's queries [bytes]."""
+    """Return the size of attention's queries [bytes]."""
     return op.reads[0].bytes
 
 
 def key_bytes(op: Op) -> int:
-    """Size of attention's keys, and of its values [bytes]."""
+    """Return the size of attention's keys, and of its values [bytes]."""
     return op.reads[1].bytes
 
 
@@ -172,13 +172,13 @@ def of_context(op: Attention, plan: Deployment) -> Attention:
 
 
 def routing_of(piece: LayerOp) -> Routing:
-    """How a piece that dispatches or combines tokens routes them."""
+    """Return how a piece that dispatches or combines tokens routes them."""
     assert piece.routing is not None
     return piece.routing
 
 
 def routed_tokens(piece: LayerOp, plan: Deployment) -> int:
-    """Tokens that one rank routes."""
+    """Return tokens that one rank routes."""
     return -(-output_of(piece.op)[0] // token_ranks(plan))
 
 
@@ -206,7 +206,7 @@ def exchange(
 
 
 def copies(routing: Routing, ranks: int, sent: Copies) -> float:
-    """How many copies of a token are sent on average, one to its own rank included.
+    """Return how many copies of a token are sent on average, one to its own rank included.
 
     One for each expert, or one for each rank that has at least one of the token's experts.
     """

@@ -152,7 +152,7 @@ class Framework:
         return replace(self, launch=operators, launch_experts=experts, launch_each=each)
 
     def bucket_of(self, replicas: int) -> int:
-        """Parameters of a bucket among so many replicas; 0 if all gradients travel at once."""
+        """Parameters of a bucket among that many replicas; 0 if all gradients travel at once."""
         return max(self.bucket, self.bucket_per_replica * replicas)
 
 
@@ -164,7 +164,7 @@ _RULES = dict.fromkeys(("launch", "launch_experts", "launch_each"), Quantity(Dim
 
 @cache
 def frameworks() -> Mapping[str, Framework]:
-    """The frameworks of the catalogue by name; ConfigError for an unknown key."""
+    """Return the frameworks of the catalogue by name; ConfigError for an unknown key."""
     tables = read_toml(resources.files("weft.models.parallel") / _FILE)
     return {name: _read(name, tables) for name in tables}
 
@@ -179,7 +179,7 @@ def current_frameworks() -> list[str]:
 
 
 def framework(name: str) -> Framework:
-    """The framework of that name; UnknownNameError lists the known ones.
+    """Return the framework of that name; UnknownNameError lists the known ones.
 
     >>> framework("megatron-2022").gradients
     'fp32'

@@ -31,7 +31,7 @@ def layer(
     attention: How = "fused",
     dtype: str = "bf16",
 ) -> Graph:
-    """The forward pass of a model's last layer on each of `tp` GPUs; labels note what does not divide evenly.
+    """Return the forward pass of a model's last layer on each of `tp` GPUs; labels note what does not divide evenly.
 
     `prefill` computes all `sequence` tokens of `batch` sequences; `decode` computes one token of each, which attends to
     `sequence` of them. Biases, residual additions and copies count as fused into their neighbours. Raises
@@ -59,7 +59,7 @@ def layer(
 
 
 def _fuse_ops(pieces: Iterable[LayerOp]) -> Iterator[LayerOp]:
-    """The operators that are kernels of their own: GEMMs add biases, norms add up residuals, none copies."""
+    """Yield the operators that are kernels of their own: GEMMs add biases, norms add up residuals, none copies."""
     for piece in pieces:
         op = piece.op
         if isinstance(op, Streaming) and op.name == "bias_gelu":
@@ -108,7 +108,7 @@ _FUNCTIONS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "gelu": "GeLU", "s
 
 
 def _name_ops(node: Node) -> Iterator[tuple[str, Op, Role]]:
-    """A node's operators with their names and roles: three of attention that is not fused."""
+    """Yield a node's operators with their names and roles: three of attention that is not fused."""
     op = node.op
     if isinstance(op, Attention) and not op.fused:
         prefix = "" if node.role is Role.ATTENTION_CORE else f"{node.name}_"

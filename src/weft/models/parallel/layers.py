@@ -16,7 +16,7 @@ def stage_layers(model: Transformer, pp: int, chunks: int = 1) -> tuple[int, ...
 
     Where the number of stages does not divide that of layers, the device that computes most has one less, in turn: the
     first in its first stage, others in their last; of equal ones that with the head, then the first, which holds most
-    micro-batches. The embedding counts with the first stage and the head, with layers that predict further tokens, with
+    micro-batches. The embedding counts with the first stage and the head, with layers that predict decode tokens, with
     the last, each by its FLOPs as a GEMM. So have Llama 3 (arXiv:2407.21783 section 3.3.2), BLOOM and Megatron Bridge's
     recipes of DeepSeek-V3 (recipes/deepseek/deepseek_v3.py). Stages take turns on the devices.
 
@@ -54,7 +54,7 @@ def _relieve_stages(model: Transformer, pp: int, chunks: int, each: int) -> tupl
 
 
 def _ends(model: Transformer) -> tuple[float, float]:
-    """The FLOPs of the embedding, as a GEMM, and of the head, over those of a mean layer."""
+    """Return the FLOPs of the embedding, as a GEMM, and of the head, over those of a mean layer."""
     flops = forward_flops(model, 1, source=1 if model.encoder_layers else 0)
     layer = flops["layers"] / len(model.layer_kinds)
     return 2.0 * model.vocabulary * model.hidden / layer, flops["head"] / layer

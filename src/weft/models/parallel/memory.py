@@ -20,7 +20,7 @@ class SavedActivations:
     """Bytes that one micro-batch needs in a part of the model on one rank.
 
     `saved` are kept from the forward to the backward pass, by operator. `forward` and `backward` are needed beside them
-    only while that pass runs: outputs that no operator keeps, what is computed again, gradients of activations.
+    only while that pass runs: outputs that no operator keeps, what is recomputed, gradients of activations.
     """
 
     saved: Mapping[str, int] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class SavedActivations:
 
 
 def save_activations(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: TrainingPlan) -> SavedActivations:
-    """The activations of a part: `ops` are a rank's shares of its pieces.
+    """Return the activations of a part: `ops` are a rank's shares of its pieces.
 
     An operator keeps the inputs that its gradients need (arXiv:2205.05198, section 4). With sequence parallelism the
     input of a GEMM that is cut by columns is kept as the rank's part of the tokens, and gathered again. Selective
@@ -69,7 +69,7 @@ _LOSS = (Role.LOGITS, Role.LOSS)
 
 
 def _in_chunks(pieces: Sequence[LayerOp], ops: Sequence[Op], whole: Mapping[str, int], chunks: int) -> SavedActivations:
-    """Return what an end of the model needs where logits and loss of the tokens are computed in so many chunks.
+    """Return what an end of the model needs where logits and loss of the tokens are computed in that many chunks.
 
     Each chunk runs its backward pass at once, so that the logits of one chunk exist at a time; the gradient of the
     tokens that enter the head is whole.
@@ -98,7 +98,7 @@ def saved_by_operator(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: Traini
 
 
 def remaining(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: TrainingPlan) -> list[Op]:
-    """The operators of a part that are not computed again in the backward pass."""
+    """The operators of a part that are not recomputed in the backward pass."""
     if isinstance(plan.recompute, tuple):
         return [op for piece, op in zip(pieces, ops, strict=True) if piece.name not in plan.recompute]
     if plan.recompute == "full":
@@ -112,7 +112,7 @@ def remaining(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: TrainingPlan) 
 
 
 def _stays(op: Op, whole: int) -> int:
-    """What an operator that is not computed again leaves: attention its inputs too, a GEMM its output."""
+    """Return what an operator that is not recomputed leaves: attention its inputs too, a GEMM its output."""
     return whole if isinstance(op, Attention) else _outputs(op)
 
 
@@ -130,24 +130,24 @@ def _saved_size(piece: LayerOp, op: Op, plan: TrainingPlan) -> int:
 
 @lru_cache(maxsize=1 << 14)
 def _kept_size(op: Op) -> int:
-    """Size of the tensors that an operator keeps for its backward pass, other than its outputs."""
+    """Return the size of the tensors that an operator keeps for its backward pass, other than its outputs."""
     return _bytes(op.saved)
 
 
 def _lean(op: Op, whole: int) -> int:
-    """What selective recomputation leaves of an operator's activations: of unfused attention, its inputs."""
+    """Return what selective recomputation leaves of an operator's activations: of unfused attention, its inputs."""
     return _bytes(op.reads) if isinstance(op, Attention) and not op.fused else whole
 
 
 @lru_cache(maxsize=1 << 14)
 def _gradients(op: Op) -> int:
-    """The gradient of an operator's output, and of its inputs [bytes]."""
+    """Return the gradient of an operator's output, and of its inputs [bytes]."""
     return _outputs(op) + max((_outputs(inner) for inner in op.backward.inputs), default=0)
 
 
 @lru_cache(maxsize=1 << 14)
 def _outputs(op: Op) -> int:
-    """Size of an operator's outputs; what a streaming operator writes in another format it keeps or overwrites.
+    """Return size of an operator's outputs; what a streaming operator writes in another format it keeps or overwrites.
 
     PyTorch's gradient of a loss overwrites nothing: those of the chosen logarithms and of all are tensors of their own.
     """
@@ -167,7 +167,7 @@ def shard_size(count: int, experts: int, plan: TrainingPlan) -> int:
 
 
 def states(count: int, plan: TrainingPlan, framework: Framework, experts: int = 0, narrow: int = 0) -> dict[str, int]:
-    """Bytes of weights, gradients and optimizer states of a rank with so many parameters before they are sharded.
+    """Bytes of weights, gradients and optimizer states of a rank with that many parameters before they are sharded.
 
     Bytes per parameter follow Megatron-LM's distributed optimizer and ZeRO (arXiv:1910.02054): stage 1 shards the
     optimizer states, 2 the gradients, 3 the weights over the replicas of a shard group. Where a kernel of its own adds
@@ -208,7 +208,7 @@ def casting_ranks(plan: Deployment, framework: Framework) -> int:
 
 
 def gathered_bytes(largest: int, count: int, plan: TrainingPlan, framework: Framework) -> int:
-    """Bytes of whole parts under ZeRO-3: two gathered at once, and the gradient of one before it is scattered.
+    """Return bytes of whole parts under ZeRO-3: two gathered at once, and the gradient of one before it is scattered.
 
     Stages of a pipeline keep the weights and the gradients of all their parts. Weights count 16 bits, an upper bound
     where a recipe gathers them in 8.

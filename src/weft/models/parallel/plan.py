@@ -70,7 +70,7 @@ class ScheduleName(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def schedule_name(text: str) -> ScheduleName:
-    """The kind and the options of a pipeline schedule by the text that users type.
+    """Return the kind and the options of a pipeline schedule by the text that users type.
 
     >>> schedule_name("interleaved:5:16")
     ScheduleName(kind='interleaved', options=(5, 16))

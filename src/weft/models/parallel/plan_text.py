@@ -13,7 +13,7 @@ _AXES = ("tp", "pp", "cp", "ep", "dp")
 
 
 def choices(plan: TrainingPlan) -> dict[str, str]:
-    """What a plan chooses in words by field, without batch and sequence.
+    """Return what a plan chooses in words by field, without batch and sequence.
 
     >>> ", ".join(choices(TrainingPlan(tp=8, pp=8, batch=64)).values())
     'TP 8, PP 8, 64 micro-batches of 1, 1F1B, no recomputation'
@@ -65,7 +65,7 @@ def graphs_words(plan: TrainingPlan) -> str:
 
 
 def words(plan: TrainingPlan) -> str:
-    """A plan's choices as one phrase."""
+    """Return a plan's choices as one phrase."""
     return ", ".join(choices(plan).values())
 
 
@@ -104,7 +104,7 @@ def loads_words(loads: Loads) -> str:
 
 
 def layers_words(layers: Sequence[int]) -> str:
-    """The layers of stages, equal neighbours once.
+    """Return the layers of stages, equal neighbours once.
 
     >>> layers_words((5, 6, 6, 6, 5))
     '5 + 3 x 6 + 5'

@@ -143,10 +143,10 @@ def _narrow_op(piece: LayerOp, recipe: Recipe, attention: str) -> LayerOp:
 
 
 def is_narrow(op: Op) -> bool:
-    """Whether an operator multiplies operands of a recipe with 8 or 4 bits."""
+    """Return whether an operator multiplies operands of a recipe with 8 or 4 bits."""
     return isinstance(op, Gemm | GroupedGemm) and op.dtype in _NARROW
 
 
 def casts(elements: int, recipe: Recipe, dtype: str = "bf16") -> tuple[Streaming, ...]:
-    """The kernels that make the operands of a recipe of so many 16-bit elements."""
+    """Return the kernels that make the operands of a recipe of that many 16-bit elements."""
     return tuple(Streaming(kernel, elements, 1, dtype) for kernel in recipe.casts)

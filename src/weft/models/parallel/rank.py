@@ -52,7 +52,7 @@ class RankPart:
 
     @cached_property
     def recompute(self) -> Graph | None:
-        """What is computed again before the backward pass; None if nothing is."""
+        """What is recomputed before the backward pass; None if nothing is."""
         return self.write_again()
 
 
@@ -102,7 +102,7 @@ def _pass(
     framework: Framework,
     direction: Literal["forward", "backward"],
 ) -> Graph:
-    """The forward or the backward pass."""
+    """Return the forward or the backward pass."""
     chain = RankGraphBuilder(plan, framework)
     append = chain.forward if direction == "forward" else chain.backward
     for piece, op in mine if direction == "forward" else _reverse_order(mine):
@@ -113,7 +113,7 @@ def _pass(
 def _recompute_graph(
     name: str, list_again: Callable[[], Sequence[tuple[LayerOp, Op]]], plan: TrainingPlan, framework: Framework
 ) -> Graph | None:
-    """The pass over what is computed again; None if nothing is."""
+    """Return the pass over what is recomputed; None if nothing is."""
     chain = RankGraphBuilder(plan, framework, "recompute")
     for piece, op in list_again():
         chain.forward(piece, op)
@@ -138,7 +138,7 @@ def _again(
 
 
 def _reverse_order(mine: Sequence[tuple[LayerOp, Op]]) -> Iterator[tuple[LayerOp, Op]]:
-    """The order of the backward pass: what runs beside an exchange of tokens follows the first one there, too."""
+    """Yield the order of the backward pass: what runs beside an exchange of tokens follows the first one there, too."""
     beside = [one for one in reversed(mine) if one[0].beside]
     for one in reversed(mine):
         if not one[0].beside:

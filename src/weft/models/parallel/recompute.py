@@ -40,7 +40,7 @@ class OperatorSaves:
 def list_saves(
     pieces: Sequence[LayerOp], ops: Sequence[Op], whole: Sequence[int], output: Callable[[LayerOp, Op], int]
 ) -> list[OperatorSaves]:
-    """What each operator of a part leaves, of the bytes that it keeps in a `whole` pass without recomputation.
+    """Return what each operator of a part leaves, of the bytes that it keeps in a `whole` pass without recomputation.
 
     Raises InputError for layers whose operators do not follow one another: attention beside an MLP, cross attention,
     and queries, keys and values apart.
@@ -59,7 +59,7 @@ def list_saves(
 
 
 def _own(op: Op, size: int) -> int:
-    """Bytes that an operator keeps of what it makes itself, not of its inputs."""
+    """Return the bytes that an operator keeps of what it makes itself, not of its inputs."""
     if isinstance(op, Attention):
         return max(size - sum(tensor.bytes for tensor in op.reads), 0)
     if isinstance(op, Streaming):
@@ -96,7 +96,7 @@ def check_known(known: Collection[str], again: Collection[str]) -> None:
 
 
 def saved_bytes(found: Sequence[OperatorSaves], again: Collection[str]) -> dict[str, int]:
-    """Bytes that each operator leaves in memory if those named in `again` run again.
+    """Return the bytes that each operator leaves in memory if those named in `again` run again.
 
     An output that only they read, and that no other operator keeps, is kept for them: it counts to the one that made
     it.
@@ -114,7 +114,7 @@ def saved_bytes(found: Sequence[OperatorSaves], again: Collection[str]) -> dict[
 
 
 def extra_sources(found: Sequence[OperatorSaves]) -> list[int]:
-    """The operators whose output is read by others but kept by none without recomputation."""
+    """Return the operators whose output is read by others but kept by none without recomputation."""
     kept: dict[int, int] = {}
     for one in found:
         for source, size in one.kept:

@@ -15,7 +15,7 @@ from weft.models import sublayer as unsplit
 
 
 def split(sublayer: SubLayer, tp: int) -> Graph:
-    """The share of each of `tp` GPUs: a GEMM with K / tp, and the all-reduce of its output.
+    """Return the share of each of `tp` GPUs: a GEMM with K / tp, and the all-reduce of its output.
 
     InputError unless tp is at least 2 and divides N (which is H) and K.
     """
@@ -61,7 +61,7 @@ def share_of(form: Form, whole: Gemm, ranks: int) -> Gemm:
 def sublayer(
     model: Transformer | str | Path, name: str | None = None, tp: int | None = None, dtype: str | None = None
 ) -> Graph:
-    """A GPU's share of a model's sub-layer, as a graph of its GEMM and the all-reduce of its output.
+    """Return a GPU's share of a model's sub-layer, as a graph of its GEMM and the all-reduce of its output.
 
     If no name is given, `model` contains it after a slash, as in "t-nlg/fc2". Without a `dtype` it is in the number
     format of the model.
@@ -77,7 +77,7 @@ def sublayer(
 
 
 def legal_degrees(sublayer: SubLayer) -> list[int]:
-    """Every tensor-parallel degree that divides the sub-layer's N and K, ascending."""
+    """Return every tensor-parallel degree that divides the sub-layer's N and K, ascending."""
     common = math.gcd(sublayer.gemm.n, sublayer.gemm.k)
     small = [degree for degree in range(1, math.isqrt(common) + 1) if common % degree == 0]
     return sorted({*small, *(common // degree for degree in small)} - {1})

@@ -137,7 +137,7 @@ def check_masks(graph: Graph, system: System) -> None:
 
 
 def is_joined(graph: Graph) -> bool:
-    """Whether operators of the graph share buffers: tile by tile, or in steps of the paper's ring."""
+    """Return whether operators of the graph share buffers: tile by tile, or in steps of the paper's ring."""
     by_tiles = any(edge.by == "tile" for node in graph for edge in node.edges)
     return by_tiles or any(_is_step(node) for node in graph)
 
@@ -147,7 +147,7 @@ def _is_step(node: Node) -> bool:
 
 
 def _resolve(node: Node, system: System, options: RunOptions, moved: dict[str, CollectiveKernel]) -> Node:
-    """The node with the tiling of its GEMM or the algorithm of its collective filled in."""
+    """Return the node with the tiling of its GEMM or the algorithm of its collective filled in."""
     choice = node.choice
     if isinstance(node.op, Gemm):
         tiling = choice.tiling or tiling_for(node.op, system.gpu, options, split=True)

@@ -96,7 +96,7 @@ CollectiveKernel = UnitsKernel | WholeRing | DmaGather
 
 
 def collective_kernel(node: Node, system: System) -> CollectiveKernel:
-    """The kernel of a collective node on each GPU of a system; no other module makes this choice.
+    """Return the kernel of a collective node on each GPU of a system; no other module makes this choice.
 
     Raises InputError for a collective that its driver or kernel cannot run, or whose buffer exceeds a GPU's memory.
     """
@@ -137,7 +137,7 @@ def collective_kernel(node: Node, system: System) -> CollectiveKernel:
 
 
 def _plan_kernel(op: Collective, plan: ExecutionPlan, choice: KernelChoice, system: System) -> PlanKernel:
-    """The kernel of an execution plan; InputError for another collective, other ranks, or too few compute units.
+    """Return the kernel of an execution plan; InputError for another collective, other ranks, or too few compute units.
 
     Its workgroups wait for each other, so that all must fit on the compute units at once.
     """
@@ -183,7 +183,7 @@ class LibraryChoice(NamedTuple):
 
 
 def library_choice(node: Node, system: System) -> LibraryChoice | None:
-    """The algorithm that a system's library would choose for a collective.
+    """Return the algorithm that a system's library would choose for a collective.
 
     None where no library is known, or DMA engines drive the collective.
     """
@@ -196,7 +196,7 @@ def library_choice(node: Node, system: System) -> LibraryChoice | None:
 
 
 def units_held(node: Node, system: System) -> int:
-    """The least number of compute units to set apart that run all workgroups of a collective's kernel at once."""
+    """The least number of compute units to reserved that run all workgroups of a collective's kernel at once."""
     kernel = collective_kernel(node, system).kernel(system.gpu)
     return units_needed(kernel.workgroups, occupancy(kernel, system.gpu), system.gpu)
 
@@ -204,7 +204,7 @@ def units_held(node: Node, system: System) -> int:
 def _plain_ring(
     op: Collective, choice: KernelChoice, in_flight: int, channels: int | None, system: System
 ) -> WholeRing:
-    """The plain ring, by default with a workgroup on each compute unit that it may use.
+    """Return the plain ring, by default with a workgroup on each compute unit that it may use.
 
     All its workgroups share every chunk, so that none can wait for the end of another. InputError for more of them than
     the compute units hold at once.
@@ -245,7 +245,7 @@ def cu_collective(
     protocol: str | None = None,
     algorithm: LibraryAlgorithm | None = None,
 ) -> UnitsKernel:
-    """The library's kernel for a collective on compute units.
+    """Return the library's kernel for a collective on compute units.
 
     `bytes_` counts the whole buffer [bytes]: a reduction's input, an all-gather's output, a GPU's data of an all-to-all
     including its own part. `channels` is the most that it may have, each one workgroup (None: the library's own
@@ -317,7 +317,7 @@ def _why_not(algorithm: str, name: str, dtype: str, system: System) -> str:
 
 
 def _through_switch(name: str, bytes_: int, ranks: int, fabric: Interconnect, channels: int | None) -> SwitchCollective:
-    """The kernel of a collective that the switch reduces or copies (NVLS)."""
+    """Return the kernel of a collective that the switch reduces or copies (NVLS)."""
     own = NVLS_CHANNELS[fabric.gpu.architecture]
     many = min(own, channels or own)
     cut = {"threads": NVLS_THREADS, "chunk": nvls_chunk(bytes_, many * ranks), "slices": 1, "depth": NVLS_DEPTH}
@@ -334,7 +334,7 @@ def _direct(
     channels: int | None,
     protocol: Protocol | None,
 ) -> DirectExchange | DirectReduce:
-    """A kernel that pushes to all peers at once; beyond the library's sizes, that of its largest.
+    """Return a kernel that pushes to all peers at once; beyond the library's sizes, that of its largest.
 
     InputError for fewer channels than an all-reduce needs.
     """
@@ -356,7 +356,7 @@ def _direct(
 
 
 def _tiling(fabric: Interconnect, protocol: Protocol, cost: KernelCost, channels: int, **changes: Any) -> ChannelTiling:
-    """The tiling and cost of a kernel of a protocol, with changes."""
+    """Return the tiling and cost of a kernel of a protocol, with changes."""
     shape = SHAPES[library_vendor(fabric)][protocol]._asdict()
     busy = {"acknowledge_busy": _busy(fabric.gpu, cost)}
     return ChannelTiling(channels, **(shape | cost.model_dump() | busy | changes))
@@ -401,7 +401,7 @@ def _parts(peer: int, ranks: int, channels: int, per_peer: int, slice_: int) -> 
 
 
 def _power_of_two(number: int) -> int:
-    """The largest power of two that is not above a number."""
+    """Return the largest power of two that is not above a number."""
     return 1 << (max(number, 1).bit_length() - 1)
 
 
@@ -414,7 +414,7 @@ def library_ring(
     channels: int | None = None,
     protocol: str | None = None,
 ) -> ChannelRing:
-    """The ring kernel that the system's library runs for a collective of `bytes_` [bytes of the whole buffer].
+    """Return the ring kernel that the system's library runs for a collective of `bytes_` [bytes of the whole buffer].
 
     If the library would choose another algorithm (a tree, the switch), this is its best ring. `channels` is the most
     that it may have (None: the library's own number), `protocol` its protocol (None: the library's choice). Raises

@@ -34,7 +34,7 @@ MOST_TILES = 1_000_000
 def tiling_for(
     gemm: Gemm, gpu: Gpu, options: RunOptions = SUSTAINED, chunks: int = 1, *, split: bool = False
 ) -> GemmTiling:
-    """The tile that is fastest in closed form, among those that cut the output into `chunks` equal chunks.
+    """Return the tile that is fastest in closed form, among those that cut the output into `chunks` equal chunks.
 
     If none does, the fastest of all; the paper's machine has one tile. With `split`, for GEMMs whose tiles no other
     operator waits for, K is cut into parts only if that is faster even with memory and compute fully overlapped, since
@@ -67,7 +67,7 @@ def parts_of_k(gemm: Gemm, tiling: GemmTiling, gpu: Gpu, options: RunOptions = S
 
 
 def _even(gemm: Gemm, tiling: GemmTiling, chunks: int) -> bool:
-    """Whether every chunk of the output has the same size."""
+    """Return whether every chunk of the output has the same size."""
     rows, columns = tiling.grid(gemm)
     if rows * columns % chunks:
         return False
@@ -99,7 +99,7 @@ def check_state(tables: Tables, gpu: Gpu) -> None:
 
 
 def check_tile(gemm: Gemm, tiling: GemmTiling, gpu: Gpu) -> int:
-    """The number of tiles of a GEMM on a GPU, one per part of K of each output tile.
+    """Return the number of tiles of a GEMM on a GPU, one per part of K of each output tile.
 
     InputError if the GEMM exceeds the GPU's memory, a tile its compute units or cache, or the tiles the engine's limit.
     """
@@ -144,7 +144,7 @@ def check_whole(tiling: GemmTiling) -> None:
 
 
 def most_resident(plan: Plan, gpu: Gpu) -> int:
-    """The most workgroups of a plan that a compute unit can hold at once; kernels of a loop count once.
+    """Return the most workgroups of a plan that a compute unit can hold at once; kernels of a loop count once.
 
     InputError for a kernel of which not a single workgroup fits.
     """

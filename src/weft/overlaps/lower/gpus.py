@@ -51,24 +51,24 @@ def count_simulated(graph: Graph, system: System, options: RunOptions, *, uneven
 
 
 def is_grouped(graph: Graph, system: System) -> bool:
-    """Whether the GPUs of the system form several groups, each of which shares the graph: neighbouring ranks."""
+    """Return whether the GPUs of the system form several groups, each of which shares the graph: neighbouring ranks."""
     return bool(graph.collectives) and system.gpus > graph.ranks
 
 
 def pace_links(system: System, kernels: Iterable[CollectiveKernel]) -> System:
-    """The system with its link's rate reduced to what stores of kernels reach."""
+    """Return the system with its link's rate reduced to what stores of kernels reach."""
     return slow_links(
         system, min((1.0 if isinstance(kernel, DmaGather) else kernel.tiling.link for kernel in kernels), default=1.0)
     )
 
 
 def slow_links(system: System, share: float) -> System:
-    """The system whose links carry stores of kernels at a share of their rate."""
+    """Return the system whose links carry stores of kernels at a share of their rate."""
     return change_links(system, lambda own: {"kernel_efficiency": own.kernel_efficiency * share})
 
 
 def change_links(system: System, values: Callable[[GpuLink], dict[str, Any]]) -> System:
-    """The system with other values of the link of every GPU, of those that differ, too."""
+    """Return the system with other values of the link of every GPU, of those that differ, too."""
 
     def linked(gpu: Gpu) -> Gpu:
         return gpu.model_copy(update={"link": gpu.link.model_copy(update=values(gpu.link))})

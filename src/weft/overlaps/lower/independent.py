@@ -99,7 +99,7 @@ def _products(graph: Graph, gpu: Gpu, options: RunOptions) -> dict[str, _Product
 
 
 def in_order(graph: Graph, gpu: Gpu, kernels: Callable[[Node], list[PlacedKernel]]) -> tuple[PlacedKernel, ...]:
-    """The kernels of every node of a graph in order, each with predecessors, priority and compute units.
+    """Return the kernels of every node of a graph in order, each with predecessors, priority and compute units.
 
     A node's first kernel runs after the nodes that it depends on and after the previous one of its stream, delayed by
     the host's earlier launches.
@@ -138,7 +138,7 @@ def _kernels(
     products: Mapping[str, _Product],
     moved: Mapping[str, CollectiveKernel],
 ) -> list[PlacedKernel]:
-    """The kernels of a node in launch order."""
+    """Return the kernels of a node in launch order."""
     if isinstance(node.op, Collective):
         moves, prefix = moved[node.name], _prefix(node.name, moved)
         kernel = PlacedKernel(renamed(moves.kernel(gpu, node.id, node.iteration), prefix))
@@ -156,5 +156,5 @@ def _kernels(
 
 
 def _prefix(name: str, moved: Mapping[str, CollectiveKernel]) -> str:
-    """A name prefix for a collective's buffers; empty for an only collective."""
+    """Return a name prefix for a collective's buffers; empty for an only collective."""
     return f"{name} " if len(moved) > 1 else ""

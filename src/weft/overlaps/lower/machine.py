@@ -38,7 +38,7 @@ def _per_unit(bytes_per_s: float) -> int:
 
 
 def gpu_row(gpu: Gpu, start: float = 0.0, options: RunOptions = SUSTAINED) -> Table:
-    """The engine's row of one GPU, whose work begins at `start` [s], at the clock of the options."""
+    """Return the engine's row of one GPU, whose work begins at `start` [s], at the clock of the options."""
     compute, cache, side, memory = gpu.compute, gpu.cache, gpu.memory_cache, gpu.memory
     t, dma, tracker, arbiter = memory.timing, gpu.dma, gpu.tracker, gpu.arbiter
     hertz, clock = running_clock(gpu, options), to_fs(1 / memory.clock)
@@ -122,7 +122,7 @@ def gpu_row(gpu: Gpu, start: float = 0.0, options: RunOptions = SUSTAINED) -> Ta
 
 
 def _row(columns: int, values: Mapping[int, int]) -> Table:
-    """A row with the given values by column, and zero elsewhere."""
+    """Return a row with the given values by column, and zero elsewhere."""
     row = np.zeros(columns, dtype=np.int64)
     row[list(values)] = list(values.values())
     return row
@@ -134,12 +134,12 @@ def bus_share(gap: int, burst: int) -> int:
 
 
 def _slices_of(gpu: Gpu, channels: int) -> int:
-    """Number of cache slices of one partition, which serve `channels` memory channels."""
+    """Return the number of cache slices of one partition, which serve `channels` memory channels."""
     return max(channels // gpu.dies, 1)
 
 
 def machine_tables(system: System, ranks: int, options: RunOptions, residents: int, group: int = 0) -> Hardware:
-    """The engine's tables of the machine: rows of simulated GPUs, shared sizes, and wiring.
+    """Return the engine's tables of the machine: rows of simulated GPUs, shared sizes, and wiring.
 
     `residents` is the most workgroups of a compute unit; `options` have a request size. Raises InputError where GPUs
     differ in what must be common (channels, banks, cache, matrix rate), or where the request size does not fit the
@@ -254,7 +254,7 @@ def stripe(gpu: Gpu, request_bytes: int, *, hashing: bool = True) -> int:
 
 
 def count_ganged(gpu: Gpu, request_bytes: int) -> int:
-    """How many channels serve one request together: more than one if a request exceeds the interleave.
+    """Return how many channels serve one request together: more than one if a request exceeds the interleave.
 
     The number is that over which fine striping would spread the bytes. Ganged channels work in step and keep all their
     timings: each command moves the bytes of all of them.
@@ -320,7 +320,7 @@ def check_request(gpu: Gpu, request_bytes: int) -> None:
 
 
 def ring_link(system: System, gpu: Gpu | None = None) -> GpuLink:
-    """What one GPU (None: the system's) sees of the ring, as the bandwidth and latency of its link.
+    """Return what one GPU (None: the system's) sees of the ring, as the bandwidth and latency of its link.
 
     Collective libraries run as many rings at once as a node has adapters, and each leaves the node at another GPU. Of
     what a GPU sends, one ring's share leaves by its adapter and the rest by its links, in parallel, and the slower of
@@ -347,7 +347,7 @@ def ring_link(system: System, gpu: Gpu | None = None) -> GpuLink:
 
 
 def _inside(node: Node, gpus: int) -> float:
-    """What a ring of `gpus` GPUs of a node moves on each GPU's links [bytes/s]; infinite for one alone."""
+    """Return what a ring of `gpus` GPUs of a node moves on each GPU's links [bytes/s]; infinite for one alone."""
     return node.bandwidth_among(gpus) * node.path_share(gpus) if gpus > 1 else float("inf")
 
 
@@ -399,7 +399,7 @@ def fabric_of(system: System) -> Fabric:
 
 
 def ring_note(system: System) -> str:
-    """Which ring limits the link of a GPU, in words; empty if the GPU's own link does."""
+    """Return which ring limits the link of a GPU, in words; empty if the GPU's own link does."""
     if system.node is None or ring_link(system) == system.gpu.link:
         return ""
     if system.nodes == 1:
@@ -411,7 +411,7 @@ def ring_note(system: System) -> str:
 
 
 def wiring(system: System, ranks: int, group: int = 0) -> Wiring:
-    """The links of `ranks` simulated GPUs and the routes between them.
+    """Return the links of `ranks` simulated GPUs and the routes between them.
 
     With one rank, that GPU has one link of each kind: traffic that others send through theirs goes through its own.
     With a `group`, only as many consecutive GPUs send to each other (0: all); if these are more than `ranks`, the
@@ -458,7 +458,7 @@ def wiring(system: System, ranks: int, group: int = 0) -> Wiring:
 
 
 def _link_of(system: System, gpu: Gpu) -> GpuLink:
-    """The link of a GPU; without a fabric, the share of it that a ring uses."""
+    """Return the link of a GPU; without a fabric, the share of it that a ring uses."""
     return gpu.link if system.fabric is not None else ring_link(system, gpu)
 
 

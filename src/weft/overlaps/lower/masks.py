@@ -17,14 +17,14 @@ from weft.hardware import Gpu
 
 
 class Split(NamedTuple):
-    """The compute units that a GEMM may use, and those set apart for the collective, as indices from 0."""
+    """The compute units that a GEMM may use, and those reserved for the collective, as indices from 0."""
 
     gemm: tuple[int, ...]
     apart: tuple[int, ...]
 
 
 def split_units(gpu: Gpu, apart: int) -> Split:
-    """Partition the compute units of a GPU, with `apart` of them set apart.
+    """Partition the compute units of a GPU, with `apart` of them reserved.
 
     On AMD GPUs each XCD gives equally many (the first ones one more if `apart` is no multiple), so that no XCD becomes
     the slowest; unit u lies in XCD u * XCDs // units. On other GPUs they are the last ones. Raises InputError if either
@@ -42,13 +42,13 @@ def split_units(gpu: Gpu, apart: int) -> Split:
 
 
 def _last(units: int, parts: int, part: int, apart: int) -> range:
-    """The last compute units of an XCD: its share of those set apart."""
+    """Return the last compute units of an XCD: its share of those reserved."""
     end = -(-(part + 1) * units // parts)
     return range(end - (apart // parts + (part < apart % parts)), end)
 
 
 def units_needed(workgroups: int, resident: int, gpu: Gpu) -> int:
-    """The least number of compute units to set apart that run all workgroups at once, `resident` on each.
+    """Return the least number of compute units to reserved that run all workgroups at once, `resident` on each.
 
     Workgroups are dealt round robin to the XCDs of an AMD GPU, so each gives equally many.
     """
@@ -79,7 +79,7 @@ def why_in_rounds(name: str, workgroups: int, mask: tuple[int, ...], resident: i
 
 
 def apart_of(gemm: int, apart: int, gpu: Gpu) -> int:
-    """Units set apart by a split "gemm-apart"; InputError if both numbers do not add up to the GPU's."""
+    """Units reserved by a split "gemm-apart"; InputError if both numbers do not add up to the GPU's."""
     units = gpu.compute.compute_units
     if gemm + apart != units:
         raise InputError(
@@ -119,7 +119,7 @@ def unequal_workgroups(plan: Plan, gpus: int, options: RunOptions) -> Plan:
 
 
 def _at_clocks(kernel: Kernel, clocks: list[float]) -> Kernel:
-    """The kernel with each of its scripts at every clock, relative to the usual one; others than GEMMs stay."""
+    """Return the kernel with each of its scripts at every clock, relative to the usual one; others than GEMMs stay."""
     if not kernel.tiled:
         return kernel
     length = kernel.script_length

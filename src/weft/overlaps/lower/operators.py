@@ -76,14 +76,14 @@ class _PlanBuffers:
     places: dict[str, _Place] = field(default_factory=dict)
 
     def name_buffers(self, prefix: str, names: Sequence[str], tensors: Sequence[Tensor]) -> list[str]:
-        """The tensors of an operator that hold data: those that its node names, else new ones."""
+        """Return the tensors of an operator that hold data: those that its node names, else new ones."""
         if not names:
             names = [f"{prefix} {place}" for place in range(len(tensors))]
             self.sizes |= {name: tensor.bytes for name, tensor in zip(names, tensors, strict=True)}
         return [name for name in names if self.sizes.get(name)]
 
     def place(self, tensor: str) -> _Place:
-        """Where a tensor lies."""
+        """Return where a tensor lies."""
         return self.places.setdefault(tensor, _Place(tensor, 0, max(self.sizes[tensor], 1)))
 
     def spare(self, name: str, size: float) -> _Place:
@@ -92,7 +92,7 @@ class _PlanBuffers:
         return _Place(name, 0, int(size))
 
     def buffers(self) -> tuple[Buffer, ...]:
-        """All buffers of the plan."""
+        """Return all buffers of the plan."""
         own = {place.buffer: place.bytes for place in self.places.values() if place.buffer != "output"}
         single = [Buffer(name, ((size,),), (CACHED_STORE,)) for name, size in (own | self.scratch).items()]
         made = [Buffer("output", (tuple(self.output),), (CACHED_STORE,) * len(self.output))] if self.output else []
@@ -136,7 +136,7 @@ class _PlanBuilder:
         self.kernels[node.id] = kernels
 
     def _product(self, node: Node, gemm: Gemm, named: Sequence[str], written: str, suffix: str) -> list[Kernel]:
-        """The tiled kernel of a product, and the one that adds up the parts of a split K."""
+        """Return the tiled kernel of a product, and the one that adds up the parts of a split K."""
         tiling = node.choice.tiling or tiling_for(gemm, self.gpu, self.options, split=gemm.batch == 1)
         check_tile(gemm, tiling, self.gpu)
         self.tilings.setdefault(node.id, tiling)
@@ -212,7 +212,7 @@ class _PlanBuilder:
         yield from () if forward else whole
 
     def _attention(self, node: Node, op: Attention, named: Sequence[str], made: Sequence[str]) -> list[Kernel]:
-        """The kernel of fused attention; of its gradient, also those before it and behind it that sweep.
+        """Return the kernel of fused attention; of its gradient, also those before it and behind it that sweep.
 
         Gradients of queries are added up in fp32, and converted by the last kernel.
         """
@@ -281,7 +281,7 @@ class _PlanBuilder:
     def _sweeps(
         self, node: Node, kernel: closed.SweepKernel, number: int, named: Sequence[str], made: Sequence[str]
     ) -> Kernel:
-        """A kernel that goes through memory as its closed form says: a phase for each sweep."""
+        """Return a kernel that goes through memory as its closed form says: a phase for each sweep."""
         gpu, threads = self.gpu, int(kernel.threads)
         held = gpu.compute.resident_workgroups(threads, threads * REGISTERS * 4, 0) * gpu.compute.compute_units
         moved = max(float(sweep.reads + sweep.writes + sweep.rereads) for sweep in kernel.sweeps)
@@ -325,7 +325,7 @@ class _Stretch:
     def part(
         self, amount: float, workgroups: int, iterations: int, operator: str
     ) -> Iterator[tuple[str, int, str, int, int, int, int]]:
-        """The fields of the accesses by which every workgroup and iteration moves its part of `amount` bytes."""
+        """Yield the fields of the accesses by which every workgroup and iteration moves its part of `amount` bytes."""
         if amount <= 0:
             return
         whole = sum(place.bytes for place in self._places)
@@ -341,7 +341,7 @@ class _Stretch:
 
 
 def _products(op: Op) -> tuple[Gemm, ...]:
-    """The matrix products of an operator."""
+    """Return the matrix products of an operator."""
     if isinstance(op, Gemm):
         return (op,)
     return (op.product,) if isinstance(op, Convolution) else getattr(op, "products", ())

@@ -50,7 +50,7 @@ class Broken:
         return self.step.seconds
 
     def share(self, *groups: str) -> float:
-        """Share of the step that groups take."""
+        """Return the share of the step that groups take."""
         return sum(self.groups.get(name, 0.0) for name in groups) / self.seconds
 
     @property
@@ -70,7 +70,7 @@ class Broken:
         return plan.sequence * plan.micro_batch * plan.micro_batches
 
     def near_memory(self, rate: float) -> float:
-        """Speedup if the optimizer runs beside the memory banks, at `rate` times the host's bandwidth."""
+        """Speedup if the optimizer runs concurrently with the memory banks, at `rate` times the host's bandwidth."""
         return 1 / (1 - self.share(LAMB) * (1 - 1 / rate))
 
     def reduced_traffic(self, ranks: int) -> float:
@@ -83,7 +83,7 @@ class Broken:
         return 2 * size * (ranks - 1) / ranks
 
     def record(self) -> dict[str, object]:
-        """The step as plain data."""
+        """Return the step as plain data."""
         return {"step_s": self.seconds, "groups_s": dict(self.groups), "lamb_rank": self.rank}
 
     @property
@@ -114,7 +114,7 @@ def broken_down(
 
 
 def _seconds(one: Pass, part: str, system: System, options: RunOptions) -> Iterator[tuple[str, float]]:
-    """The seconds of every operator of a pass on its compute stream, with its group."""
+    """Yield the seconds of every operator of a pass on its compute stream, with its group."""
     for node in one.graph or ():
         start, end = one.times[node.id]
         for op, share in _kernels(node.op, system, options):
@@ -122,7 +122,7 @@ def _seconds(one: Pass, part: str, system: System, options: RunOptions) -> Itera
 
 
 def _kernels(op: Op, system: System, options: RunOptions) -> Iterator[tuple[Op, float]]:
-    """The kernels of an operator, each with its share of the operator's time."""
+    """Yield the kernels of an operator, each with its share of the operator's time."""
     if not isinstance(op, Attention) or op.fused:
         yield op, 1.0
         return
@@ -131,7 +131,7 @@ def _kernels(op: Op, system: System, options: RunOptions) -> Iterator[tuple[Op, 
 
 
 def group_of(node: Node, kernel: Op, part: str = "") -> str:
-    """The group of a kernel of a node, in a part of the model ("embedding", a kind of layer, "head")."""
+    """Return the group of a kernel of a node, in a part of the model ("embedding", a kind of layer, "head")."""
     if part in ("embedding", "head"):
         return ENDS
     if isinstance(node.op, Attention):

@@ -66,7 +66,7 @@ def products(
 
 
 def _gemms(node: Node) -> Iterator[tuple[str, Gemm]]:
-    """The GEMMs of a node, with names; attention has two forward, and two gradients of each."""
+    """Yield the GEMMs of a node, with names; attention has two forward, and two gradients of each."""
     if isinstance(node.op, Gemm):
         yield _NAMES.get(node.role, node.operator), node.op
     if isinstance(node.op, Attention) and not node.op.fused:

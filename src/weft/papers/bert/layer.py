@@ -37,7 +37,7 @@ class LayerSeconds:
         return sum(self.groups.values())
 
     def share(self, group: str) -> float:
-        """Share of the layer that a group takes."""
+        """Return the share of the layer that a group takes."""
         return self.groups[group] / self.seconds
 
 
@@ -61,7 +61,7 @@ def timed_layer(
 
 
 def _timed_kernels(layer: RankPart) -> Iterator[tuple[Node, Op]]:
-    """The kernels that the tracer times, with their nodes."""
+    """Yield the kernels that the tracer times, with their nodes."""
     for node in (*layer.forward, *layer.backward):
         if not _is_sum_or_view(node):
             for op in node.op.kernels if isinstance(node.op, Attention) else (node.op,):
@@ -92,7 +92,7 @@ def _gradients_of_scales(layer: RankPart) -> int:
 def forward_and_backward(
     model: Transformer, system: System, plan: TrainingPlan, framework: Framework, options: RunOptions
 ) -> float:
-    """Time of one micro-batch through the model and back [s], the loss's forward pass excluded as in the source.
+    """Return time of one micro-batch through the model and back [s], the loss's forward pass excluded as in the source.
 
     Kernels run back to back, without the calibration residual.
     """

@@ -156,7 +156,7 @@ class BertStudy(PaperStudy):
         }
 
     def measured_seconds(self, gpu: str, key: str) -> float:
-        """The measured time of a "layer" or of a whole "step" [s]."""
+        """Return the measured time of a "layer" or of a whole "step" [s]."""
         return float(parse(CASES["measured"][gpu][key], Dimension.SECONDS))
 
     @property
@@ -169,7 +169,7 @@ class BertStudy(PaperStudy):
         }
 
     def figures(self) -> Iterator[StudyFigure]:
-        """Shares of measured layers, times of passes, and LAMB's rank and share."""
+        """Yield the shares of measured layers, times of passes, and LAMB's rank and share."""
         for gpu, layer in self.layers.items():
             fixed = gpu != self.gpu
             for key, group in _GROUP_KEYS.items():
@@ -218,7 +218,7 @@ class BertStudy(PaperStudy):
         )
 
     def own(self) -> dict[str, Any]:
-        """Every step, layer and GEMM as plain data, times in seconds."""
+        """Return every step, layer and GEMM as plain data, times in seconds."""
         counted: Mapping[str, tuple[Sequence[Broken], Callable[[TrainingPlan], int]]] = {
             "sizes": (self.sizes, lambda plan: plan.micro_batch),
             "updates": (self.updates, lambda plan: plan.micro_batches),
@@ -337,11 +337,11 @@ class BertStudy(PaperStudy):
         )
 
     def tables(self) -> list[Table]:
-        """The tables of the terminal."""
+        """Return the tables of the terminal."""
         return drop_empty(self._phases_table(), self._variants_table())
 
     def sections(self, watched: Any = None) -> list[Part]:
-        """The sections of the page."""
+        """Return the sections of the page."""
         return [
             Section("Where a step goes", drop_empty(self._steps_figure(), self._phases_table())),
             Section("A layer, measured and timed by Weft", drop_empty(self._layers_figure(), self._layers_table())),
@@ -580,7 +580,7 @@ class _Timing:
         way: str = "",
         **more: Any,
     ) -> Broken:
-        """A step of `repeats` micro-batches of `count` sequences on every GPU of a system."""
+        """Return a step of `repeats` micro-batches of `count` sequences on every GPU of a system."""
         plan = _plan(dtype, sequence, count, repeats, dp=system.gpus, **more)
         return broken_down(MODEL, system, plan, how, self.options, way)
 
@@ -591,7 +591,7 @@ class _Timing:
                 yield self.step(hardware.system(gpu, gpus=count), dtype, FIRST, _SEQUENCES, how=how)
 
     def layer(self, gpu: Gpu) -> LayerSeconds:
-        """The measured layer, operators timed one by one."""
+        """Return the measured layer, operators timed one by one."""
         call = float(parse(CASES["measured"][gpu.name]["call"], Dimension.SECONDS))
         return timed_layer(MODEL, gpu, _trace_plan(), TRACED, call, self.options)
 
@@ -618,7 +618,7 @@ def _plan(dtype: str, sequence: int, count: int, repeats: int = 1, dp: int = 1, 
 
 
 def _trace_plan() -> TrainingPlan:
-    """The plan of the measured layers: gradients are added to those of earlier micro-batches."""
+    """Return the plan of the measured layers: gradients are added to those of earlier micro-batches."""
     return _plan(FULL, SECOND, CASES["phases"][str(SECOND)], 2)
 
 

@@ -104,7 +104,7 @@ class Curves:
         return {name: self.saturation(name) for name in self.bandwidth}
 
     def saturation(self, collective: str) -> int:
-        """The least power of two of compute units that gives a collective 95 % of its best bandwidth."""
+        """Return the least power of two of compute units that gives a collective 95 % of its best bandwidth."""
         curve = self.bandwidth[collective]
         return min(units for units, reached in curve.items() if reached >= _SATURATED * max(curve.values()))
 
@@ -119,7 +119,7 @@ class Curves:
 
 
 def gemms_of(scenarios: Sequence[Scenario]) -> dict[Gemm, str | None]:
-    """Every distinct GEMM, and what limits it."""
+    """Return every distinct GEMM, and what limits it."""
     return {s.product: s.bound for s in reversed(scenarios)}
 
 
@@ -164,11 +164,11 @@ class CurveRuns:
         }
 
     def tasks(self) -> Iterator[Simulation]:
-        """The tasks of the curves."""
+        """Return the tasks of the curves."""
         return (task for curves in self.every.values() for curve in curves.values() for task in curve.values())
 
     def curves(self, runs: Runs) -> Curves:
-        """The curves from the simulated runs."""
+        """Return the curves from the simulated runs."""
         seconds = {
             what: {name: {at: runs[task].makespan for at, task in curve.items()} for name, curve in curves.items()}
             for what, curves in self.every.items()

@@ -57,17 +57,17 @@ class ScenarioRuns:
         return self.bench.gemm(self.scenario.product)
 
     def collective(self, driver: Driver = Driver.CU) -> Simulation:
-        """The collective alone."""
+        """Return the collective alone."""
         return self.bench.collective(self.op, 0 if driver is Driver.DMA else None)
 
     def both(self, strategy: str, units: int | None = None) -> Simulation:
-        """The co-run under a strategy."""
+        """Return the co-run under a strategy."""
         return self.bench.together(self.scenario.product, self.op, strategy, units)
 
     def as_published(self, strategy: str, saturation: Mapping[str, int]) -> Simulation:
-        """The co-run of a strategy as published: as many compute units apart as saturate the collective.
+        """Return the co-run of a strategy as published: as many compute units apart as saturate the collective.
 
-        With DMA engines 8 units are set apart, and none if the GEMM is compute-bound.
+        With DMA engines 8 units are reserved, and none if the GEMM is compute-bound.
         """
         if by_dma(strategy) and self.scenario.bound != "memory":
             return self.both("dma")
@@ -82,12 +82,12 @@ class ScenarioRuns:
         return [way for way in ways if way.units is None or way.units < have]
 
     def tasks(self) -> Iterator[Simulation]:
-        """Each alone, the collective by either driver, and the co-runs of the exhaustive search."""
+        """Yield each alone, the collective by either driver, and the co-runs of the exhaustive search."""
         yield from (self.gemm, self.collective(), self.collective(Driver.DMA))
         yield from (self.both(*way) for way in self.search)
 
     def heuristic(self, tables: SlowdownTables, runs: Runs) -> tuple[StrategySplit, StrategySplit]:
-        """The heuristics' choices: among all ways, and among those without DMA engines."""
+        """Return the heuristics' choices: among all ways, and among those without DMA engines."""
         alone = runs[self.gemm].makespan, runs[self.collective()].makespan
         ways = list(forecasts(case_of(self.scenario.product, self.op, tables, *alone)))
         by_units = [one for one in ways if not by_dma(one.strategy)]
@@ -95,7 +95,7 @@ class ScenarioRuns:
         return best, best_cu
 
     def case(self, runs: Runs, saturation: Mapping[str, int], chosen: Iterable[StrategySplit] = ()) -> CoRunCase:
-        """The scenario with its results; `chosen` are the heuristics' choices."""
+        """Return the scenario with its results; `chosen` are the heuristics' choices."""
         by_cu, name = runs[self.collective()], self.scenario.collective
         alone = {
             "gemm": runs[self.gemm],
@@ -159,7 +159,7 @@ class CoRunCase:
         return self.alone.speedup(self.comparison[strategy].makespan)
 
     def share(self, strategy: str) -> float:
-        """Share of the ideal saving that a strategy reaches."""
+        """Return the share of the ideal saving that a strategy reaches."""
         return self.alone.share(self.comparison[strategy].makespan)
 
     def gemm_slowdown(self, strategy: str) -> float:
@@ -184,7 +184,7 @@ class CoRunCase:
         return self.scenario.kind in (None, self.kind)
 
     def as_json(self) -> dict[str, Any]:
-        """The case as plain data."""
+        """Return the case as plain data."""
         scenario = self.scenario.model_dump(by_alias=True)
         by_dma = self.comparison.alone[f"{self.scenario.collective} by dma"]
         return {

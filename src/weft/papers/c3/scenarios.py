@@ -59,7 +59,7 @@ class Scenario(SuiteCase):
         return Gemm(*self.gemm, self.dtype)
 
     def collective_among(self, ranks: int) -> Collective:
-        """The collective among `ranks` GPUs."""
+        """Return the collective among `ranks` GPUs."""
         return Collective(self.collective, self.size, ranks, self.dtype)
 
     @property
@@ -79,7 +79,7 @@ class Scenario(SuiteCase):
         return f"{self.collective} {format_bytes(self.size, 4)}"
 
     def checked(self) -> Scenario:
-        """The scenario with its collective's canonical name; InputError for a part that cannot be simulated."""
+        """Return the scenario with its collective's canonical name; InputError for a part that cannot be simulated."""
         _ = self.product
         collective = canonical(self.collective)
         if collective not in PUSHES:
@@ -124,7 +124,7 @@ _LEAST_BOUND = 2.0
 
 
 def candidates(gpu: Gpu) -> Iterator[tuple[str, tuple[int, int, int], Bound]]:
-    """Every GEMM that the rule admits: its layer, M x N x K, and what bounds it on a GPU."""
+    """Yield every GEMM that the rule admits: its layer, M x N x K, and what bounds it on a GPU."""
     for bound, rows in ROWS.items():
         for layer, (n, k) in LAYERS.items():
             if bound == "memory" or layer not in _ONE_ROW:
@@ -132,7 +132,7 @@ def candidates(gpu: Gpu) -> Iterator[tuple[str, tuple[int, int, int], Bound]]:
 
 
 def _bound(m: int, n: int, k: int, gpu: Gpu) -> Bound | None:
-    """The clear bound of a GEMM; None if there is none, or if the GEMM runs too long."""
+    """Return the clear bound of a GEMM; None if there is none, or if the GEMM runs too long."""
     found = estimate(Gemm(m, n, k, DTYPE), gpu, RunOptions("sustained"))
     reading = 2 * n * k / (gpu.memory.bandwidth * gpu.memory.read_efficiency)
     multiplying = 2 * m * n * k / gpu.matrix_rate(DTYPE, "sustained")

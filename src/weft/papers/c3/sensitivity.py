@@ -51,7 +51,7 @@ def _moves(system: System) -> Iterator[ValueMove]:
 
 
 def _apart(times: float, task: Simulation) -> Simulation:
-    """The task with the collective's compute units multiplied by `times`, and as many channels."""
+    """Return the task with the collective's compute units multiplied by `times`, and as many channels."""
     overlap = task.overlap
     if not isinstance(overlap, CoRunStrategy) or overlap.units is None:
         return task
@@ -60,7 +60,7 @@ def _apart(times: float, task: Simulation) -> Simulation:
 
 
 def _tasks(one: ScenarioRuns) -> Mapping[str, Simulation]:
-    """The GEMM alone, the collective alone, and both under every strategy, with the published split of units."""
+    """Return the GEMM alone, the collective alone, and both under every strategy, with the published split of units."""
     both = {strategy: one.as_published(strategy, _SATURATION) for strategy in STRATEGIES}
     return {"gemm": one.gemm, "collective": one.collective(), **both}
 

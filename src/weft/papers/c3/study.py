@@ -117,7 +117,7 @@ class C3Study(PaperStudy):
 
     @classmethod
     def moved(cls, at: Conditions, suite: ScenarioSuite | Path | None = None, ranks: int = RANKS) -> Sensitivity:
-        """The shares of the ideal when assumed values, the clock and the partitioned units move."""
+        """Return the shares of the ideal when assumed values, the clock and the partitioned units move."""
         from weft.papers.c3.sensitivity import move_assumptions
 
         return move_assumptions(at, ScenarioSuite.given(suite), ranks)
@@ -129,7 +129,7 @@ class C3Study(PaperStudy):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The units set apart, and scenarios outside their class."""
+        """The units reserved, and scenarios outside their class."""
         moved = [case.scenario.title for case in self.cases if not case.declared]
         lie = "scenario lies" if len(moved) == 1 else "scenarios lie"
         out_of_class = (f"{len(moved)} {lie} outside the declared class: {'; '.join(moved)}",) if moved else ()
@@ -140,12 +140,12 @@ class C3Study(PaperStudy):
         )
 
     def share(self, strategy: str, kind: str | None = None) -> float | None:
-        """A strategy's mean share of the ideal over one class or all cases; None without a case."""
+        """Return a strategy's mean share of the ideal over one class or all cases; None without a case."""
         found = [case.share(strategy) for case in self.cases if kind in (None, case.kind)]
         return fmean(found) if found else None
 
     def figures(self) -> Iterator[StudyFigure]:
-        """Shares of the ideal, the curves' figures, the heuristics' losses, and the run on another machine."""
+        """Yield shares of the ideal, the curves' figures, the heuristics' losses, and the run on another machine."""
         for name, id_ in IDS.items():
             yield StudyFigure(id_, fmean(case.share(name) for case in self.cases))
         yield StudyFigure("c3.max_speedup", max(case.speedup(name) for case in self.cases for name in case.strategies))
@@ -158,7 +158,7 @@ class C3Study(PaperStudy):
                 yield StudyFigure(f"c3.mi355x.{claim}", self.square[strategy], always=True)
 
     def own(self) -> dict[str, Any]:
-        """Every case and the curves as plain data."""
+        """Return every case and the curves as plain data."""
         return {
             "suite": {"title": self.suite.title, "rule": self.suite.rule},
             "ranks": self.ranks,
@@ -235,7 +235,7 @@ class C3Study(PaperStudy):
                 yield one.layer, one.shape, one.beside, name, *waited, *slower
 
     def timelines(self, runs: Mapping[str, CoRun]) -> list[Part]:
-        """Which operator held which compute unit under each strategy."""
+        """Return which operator held which compute unit under each strategy."""
         until = max(run.makespan for run in runs.values())
         said = (
             f"One scenario, {self.shown.scenario.title}, on one of the GPUs; both are launched at 0. First, when each "
@@ -255,11 +255,11 @@ class C3Study(PaperStudy):
         return f"Figures for {self.ranks} x {self.gpu}"
 
     def tables(self) -> list[Table]:
-        """The tables of the terminal."""
+        """Return the tables of the terminal."""
         return drop_empty(self._speedups_table(), self._classes_table())
 
     def sections(self, watched: Any = None) -> list[Part]:
-        """The sections of the page."""
+        """Return the sections of the page."""
         return [
             Section("How much of the ideal", drop_empty(self._shares_figure())),
             Section("What each costs the other", drop_empty(self._slowdowns_figure())),
@@ -439,6 +439,6 @@ def _square(tasks: Mapping[str, Simulation], runs: Runs) -> dict[str, float]:
 
 
 def _longest(waits: Mapping[str, float]) -> str:
-    """The two longest waits, in words."""
+    """Return the two longest waits, in words."""
     longest = sorted(waits.items(), key=lambda item: -item[1])[:2]
     return ", ".join(f"{REASONS[why]} {us(s, 0)}\N{NO-BREAK SPACE}µs" for why, s in longest if s > 0)

@@ -64,7 +64,7 @@ class JudgedQueue:
         return f"{self.network} {self.layer}: {len(gemms)} of {shape}"
 
     def as_json(self) -> dict[str, Any]:
-        """The case as plain data, times in microseconds."""
+        """Return the case as plain data, times in microseconds."""
         judged = self.judged
         return {
             "network": self.network,

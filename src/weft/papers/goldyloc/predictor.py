@@ -63,7 +63,7 @@ class Predictor:
     intercepts: tuple[float, ...]
 
     def choose(self, features: Sequence[float], allowed: Iterable[int]) -> int:
-        """The degree with the largest score, or the next lower one that is allowed.
+        """Return the degree with the largest score, or the next lower one that is allowed.
 
         If fewer than two batches of it are queued, all run together: a small rest would run on the GPU alone.
         """
@@ -75,7 +75,7 @@ class Predictor:
         return max(known) if degree > 1 and max(known) < 2 * degree else degree
 
     def record(self) -> dict[str, Any]:
-        """The predictor as plain data for JSON."""
+        """Return the predictor as plain data for JSON."""
         return {"features": FEATURES, **asdict(self)}
 
 
@@ -101,7 +101,7 @@ def _of_gemm(gemm: Gemm, tiling: GemmTiling, gpu: Gpu) -> tuple[float, ...]:
 
 
 def example(judged: Judged, kernels: Kernels, gpu: Gpu) -> Example:
-    """The training example of a judged queue."""
+    """Return the training example of a judged queue."""
     return Example(features(judged.queue, kernels, gpu), judged.best_degree)
 
 
@@ -153,5 +153,5 @@ def _fit_classes(scaled: Features, which: npt.NDArray[np.intp], classes: int) ->
 
 
 def train_without(groups: Mapping[str, Sequence[Example]], left_out: str) -> Predictor:
-    """A predictor trained on every group of examples but one."""
+    """Return a predictor trained on every group of examples but one."""
     return train([one for name, group in groups.items() if name != left_out for one in group])

@@ -36,7 +36,7 @@ class ShareLosses:
     rows: Sequence[ShareLoss]
 
     def median(self, share: int) -> float:
-        """The median loss on 1 / `share` of the compute units."""
+        """Return the median loss on 1 / `share` of the compute units."""
         return median(row.loss for row in self.rows if row.share == share)
 
     @property
@@ -47,13 +47,13 @@ class ShareLosses:
 
 
 def share_runs(gemms: Sequence[Gemm], bench: Bench) -> Iterator[Simulation]:
-    """Every candidate of every GEMM on the whole GPU and on its parts."""
+    """Yield every candidate of every GEMM on the whole GPU and on its parts."""
     for gemm in gemms:
         yield from _tasks(gemm, bench).values()
 
 
 def _tasks(gemm: Gemm, bench: Bench) -> dict[tuple[int, GemmTiling], Simulation]:
-    """Every candidate of a GEMM alone, by share (1 / `share` of the units) and tile."""
+    """Return every candidate of a GEMM alone, by share (1 / `share` of the units) and tile."""
     have = bench.gpu.compute.compute_units
     return {
         (share, tiling): bench.queue((Tiled(gemm, tiling),), None if share == 1 else max(have // share, 1))
@@ -63,7 +63,7 @@ def _tasks(gemm: Gemm, bench: Bench) -> dict[tuple[int, GemmTiling], Simulation]
 
 
 def share_losses(gemms: Sequence[Gemm], bench: Bench, runs: Runs) -> ShareLosses:
-    """The losses, from the runs of `share_runs`."""
+    """Return the losses, from the runs of `share_runs`."""
     return ShareLosses(tuple(loss for gemm in gemms for loss in _losses(gemm, bench, runs)))
 
 

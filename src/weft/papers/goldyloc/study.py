@@ -52,7 +52,7 @@ class KernelEffect:
         return drain_seconds(self.before) / drain_seconds(self.after)
 
     def as_json(self) -> dict[str, Any]:
-        """The change as plain data."""
+        """Return the change as plain data."""
         return {
             "network": self.network,
             "layer": self.layer,
@@ -65,7 +65,7 @@ class KernelEffect:
 
 
 def _record(run: Timeline) -> dict[str, Any]:
-    """The differences of two kernels: times, waits of workgroups, traffic of caches and memory."""
+    """Return the differences of two kernels: times, waits of workgroups, traffic of caches and memory."""
     spent = Counter[str]()
     for span in run.spans:
         spent.update(span.waits)
@@ -149,17 +149,17 @@ class GoldylocStudy(PaperStudy):
         return geometric_mean(case.judged.default / case.judged.at(degree) for case in self.cases)
 
     def watch(self, progress: Progress | None = None) -> WatchedQueue:
-        """The queue with the largest gain over default concurrency (of mixed shapes if any), simulated again."""
+        """Return the queue with the largest gain over default concurrency (of mixed shapes if any), simulated again."""
         mixed = [case for case in self.cases if case.is_mixed]
         case = max(mixed or self.cases, key=lambda case: case.over_default)
         return watch_queue(case.title, case.plans)
 
     def gain(self, name: str) -> float:
-        """The geometric mean of a figure of the cases, such as "over_default"."""
+        """Return the geometric mean of a figure of the cases, such as "over_default"."""
         return geometric_mean(getattr(case, name) for case in self.cases)
 
     def figures(self) -> Iterator[StudyFigure]:
-        """The gains over all queues, and the losses of the whole GPU's best kernels on parts of it."""
+        """Yield the gains over all queues, and the losses of the whole GPU's best kernels on parts of it."""
         for name in ("over_default", "over_sequential"):
             yield StudyFigure(f"goldyloc.{name}.geomean", self.gain(name))
             yield StudyFigure(f"goldyloc.{name}.max", max(getattr(case, name) for case in self.cases))
@@ -285,7 +285,7 @@ class GoldylocStudy(PaperStudy):
         return [self.suite.rule, sources] if self.suite.rule else []
 
     def units_figure(self, queue: WatchedQueue) -> Figure:
-        """Which GEMM of a queue held which compute unit over time."""
+        """Return which GEMM of a queue held which compute unit over time."""
         return held_by_gemms(queue)
 
     def _speeds(self) -> list[tuple[str, float]]:
@@ -299,11 +299,11 @@ class GoldylocStudy(PaperStudy):
         return f"{self.runs} runs of {self.events:,} events; compute units at the {self.clock} clock."
 
     def tables(self) -> list[Table]:
-        """The tables of the terminal."""
+        """Return the tables of the terminal."""
         return drop_empty(self._queues_table())
 
     def sections(self, watched: Any = None) -> list[Part]:
-        """The sections of the page."""
+        """Return the sections of the page."""
         return [
             Section("Every way to run a queue", drop_empty(self._ways_figure(), self._degrees_figure())),
             Section("One queue, compute unit by compute unit", [] if watched is None else [self.units_figure(watched)]),
@@ -409,7 +409,7 @@ run = GoldylocStudy.run
 
 
 def _change(entry: SuiteEntry, kernels: Mapping[Gemm, GoKernels]) -> KernelEffect:
-    """The effect of the GO-kernel for the largest number of co-running copies of an entry."""
+    """Return the effect of the GO-kernel for the largest number of co-running copies of an entry."""
     tuned, degree = kernels[entry.product], max(entry.queued)
     runs = tuned.runs[degree]
     isolated, go = tuned.fastest_alone, tuned.best(degree)
@@ -457,7 +457,7 @@ def _moves(bench: Bench, dtypes: Iterable[str]) -> Iterator[ValueMove]:
 
 
 def _in_few_queues(task: Simulation) -> Simulation:
-    """The task limited to `_HARDWARE_QUEUES` hardware queues, if it is default concurrency."""
+    """Return the task limited to `_HARDWARE_QUEUES` hardware queues, if it is default concurrency."""
     if task.graph.labels != DEFAULT:
         return task
     nodes = task.graph.nodes

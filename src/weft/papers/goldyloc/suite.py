@@ -25,11 +25,11 @@ class _Queued(suites.SuiteCase):
     dtype: str = "fp16"
 
     def queues(self) -> Iterator[Queue]:
-        """The queues to simulate."""
+        """Return the queues to simulate."""
         raise NotImplementedError
 
     def checked(self) -> Self:
-        """The entry; InputError if one of its queues cannot be simulated."""
+        """Return the entry; InputError if one of its queues cannot be simulated."""
         for queue in self.queues():
             if not 2 <= len(queue.gemms) <= DEGREES[-1]:
                 queued = f"{len(queue.gemms)} GEMMs are queued"
@@ -51,7 +51,7 @@ class SuiteEntry(_Queued):
         return Gemm(*self.gemm, self.dtype)
 
     def queues(self) -> Iterator[Queue]:
-        """The queues of the entry."""
+        """Return the queues of the entry."""
         return (Queue((self.product,) * count) for count in self.queued)
 
 
@@ -63,7 +63,7 @@ class Mixed(_Queued):
     gemms: tuple[Shape, ...] = Field(min_length=1)
 
     def queues(self) -> Iterator[Queue]:
-        """The one queue of the set."""
+        """Yield the one queue of the set."""
         yield Queue(tuple(Gemm(*shape, self.dtype) for shape in self.gemms))
 
 
@@ -88,6 +88,6 @@ class QueueSuite(suites.Suite):
         return tuple(dict.fromkeys(entry.product for entry in self.gemm))
 
     def longest(self) -> QueueSuite:
-        """The suite with each entry's longest queue only."""
+        """Return the suite with each entry's longest queue only."""
         longest = (entry.model_copy(update={"queued": (max(entry.queued),)}) for entry in self.gemm)
         return self.model_copy(update={"gemm": tuple(longest)})

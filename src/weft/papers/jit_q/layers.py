@@ -41,7 +41,7 @@ RESIDENT = 2
 """Workgroups of a GEMM on a compute unit at once [assumed; 1 to 4]."""
 FORMAT = "mx9"
 _STORE_SHARE = 8
-"""One of so many requests of a GEMM stores [assumed]: results are smaller than operands that are read again."""
+"""One of that many requests of a GEMM stores [assumed]: results are smaller than operands that are read again."""
 
 
 class Passed(NamedTuple):
@@ -55,7 +55,7 @@ class Passed(NamedTuple):
 
 @dataclass(frozen=True)
 class LayerCase:
-    """A model at so many tokens on a GPU: its passes, and the shares of time that encoding costs them.
+    """A model at that many tokens on a GPU: its passes, and the shares of time that encoding costs them.
 
     `slowdown` is how much longer the GEMMs of each pass take beside the commands; `eager` the same where groups follow
     one another without a pause. `step` is the time of a training step [s], `layers` how many there are.
@@ -127,7 +127,7 @@ class LayerCase:
         return self.passes[0].bytes / (self.passes[0].seconds * self.bandwidth)
 
     def record(self) -> dict[str, object]:
-        """The case as plain data."""
+        """Return the case as plain data."""
         names = ("model", "gpu", "tokens", "instructions", "c", "lost", "lost_eagerly", "gemm_eager", "bound", "host")
         return {**{name: getattr(self, name) for name in names}, "memory_used": self.used_share, "step_s": self.step}
 
@@ -138,7 +138,7 @@ def _share(added: float, step: float) -> float:
 
 
 def cases(model: Transformer, gpu: Gpu, pim: Pim, tokens: Iterable[int], options: RunOptions) -> tuple[LayerCase, ...]:
-    """The model at each number of tokens under both instruction sets, the commands spread over each pass."""
+    """Return the model at each number of tokens under both instruction sets, the commands spread over each pass."""
     found = []
     for n in tokens:
         forward, backward, seconds, layers = time_layer(model, gpu, n, options)
@@ -161,7 +161,7 @@ def cases(model: Transformer, gpu: Gpu, pim: Pim, tokens: Iterable[int], options
 
 @cache
 def time_layer(model: Transformer, gpu: Gpu, tokens: int, options: RunOptions) -> tuple[Passed, Passed, float, int]:
-    """The GEMMs of a layer in both passes, the time of a step by closed forms [s], and the number of layers."""
+    """Return the GEMMs of a layer in both passes, the time of a step by closed forms [s], and the number of layers."""
     sequence = min(tokens, int(model.sequence_length))
     batch = tokens // sequence
     plan = TrainingPlan(batch=batch, micro_batch=batch, sequence=sequence)
@@ -171,7 +171,7 @@ def time_layer(model: Transformer, gpu: Gpu, tokens: int, options: RunOptions) -
 
 
 def make_pass(one: Pass, gpu: Gpu) -> Passed:
-    """The GEMMs of a pass of a layer."""
+    """Return the GEMMs of a pass of a layer."""
     assert one.graph is not None
     found = []
     for node in one.graph:
@@ -203,7 +203,7 @@ def memory_bytes(op: Gemm, gpu: Gpu) -> float:
 
 
 def slowdown(one: Passed, weights: float, gpu: Gpu, pim: Pim, instructions: str, eager: bool) -> float:
-    """How much longer the GEMMs of a pass take beside the encoding of `weights` of another layer, as a share."""
+    """Return how much longer the GEMMs of a pass take beside the encoding of `weights` of another layer, as a share."""
     alone, both = met(one, weights, gpu, pim, instructions, eager)
     return max(both.seconds, both.pim_seconds) / alone.seconds - 1
 

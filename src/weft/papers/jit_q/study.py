@@ -50,7 +50,7 @@ class ParameterState:
         return self.copied_bytes / (self.bytes + self.copied_bytes)
 
     def buffered_share(self, layers: int = LAYERS) -> float:
-        """The same where a buffer of two layers' copies remains."""
+        """Return the same where a buffer of two layers' copies remains."""
         return self.saved * (1 - 2 / layers)
 
 
@@ -138,7 +138,7 @@ class JitQStudy(PaperStudy):
         return f"{models} on {names}: GEMMs of a layer beside the encoding of the next one's weights."
 
     def watch(self, progress: Progress | None = None) -> Mapping[str, ChannelRun]:
-        """The first judged case on its channel again, commands spread and without a pause."""
+        """Return the first judged case on its channel again, commands spread and without a pause."""
         one = self._judged_cases()[-1]
         again = {"spread over the layer": False, "without a pause": True}
         return {
@@ -159,11 +159,11 @@ class JitQStudy(PaperStudy):
         return banks_over_time(watched, self.machine.memory.latency)
 
     def tables(self) -> list[Table]:
-        """The tables of the terminal."""
+        """Return the tables of the terminal."""
         return drop_empty(self._capacity_table(), self._losses_table())
 
     def sections(self, watched: Any = None) -> list[Part]:
-        """The sections of the page."""
+        """Return the sections of the page."""
         return [
             Section("What it costs", drop_empty(self._losses_figure())),
             Section("Commands and requests on one channel", [] if watched is None else [self.banks(watched)]),
@@ -220,7 +220,7 @@ class JitQStudy(PaperStudy):
 
 
 def units_of(gpu: Gpu) -> Pim:
-    """The processing units at a GPU's memory."""
+    """Return the processing units at a GPU's memory."""
     known: Mapping[str, Sequence[str]] = DECLARED.cases["units"]
     name = next((kind for kind, gpus in known.items() if gpu.name in gpus), "hbm2")
     return pim(name).on(gpu)

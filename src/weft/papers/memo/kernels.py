@@ -101,7 +101,7 @@ def launches() -> Values:
 
 
 def fusion() -> Values:
-    """What fused kernels are worth to two published models, as throughput gained."""
+    """Return what fused kernels are worth to two published models, as throughput gained."""
     return {row: _fused_seconds(**plan) for row, plan in case("fusion").items()}
 
 
@@ -115,7 +115,7 @@ def _fused_seconds(model: str, system: str, pp: int, batch: int) -> float:
 
 
 def rewriting() -> Values:
-    """What rules make of small graphs, and how many of the rules NumPy proves."""
+    """Return what rules make of small graphs, and how many of the rules NumPy proves."""
     chain, three = _rewritten(elementwise(3), "fuse_elementwise"), _rewritten(projections(4096), "merge_qkv")
     one = rewrite(projections(4096), A100, ["cuda_graph"])
     return {

@@ -33,11 +33,11 @@ class MemoReport(StudyReport):
     answer: MemoStudy
 
     def sections(self) -> list[Part]:
-        """What was computed, and the study's own sections."""
+        """Return what was computed, and the study's own sections."""
         return [f"{self.answer.lead} Functions of Weft compute them all.", *self.answer.sections()]
 
     def appendix(self) -> list[Part]:
-        """The GPU of the roofline."""
+        """Return the GPU of the roofline."""
         return [machine_section(self.answer.machine, self.answer.work, title="The GPU of the roofline")]
 
 
@@ -58,7 +58,7 @@ def sections(study: MemoStudy) -> list[Part]:
 
 
 def _row_table(study: MemoStudy, section: str) -> Table:
-    """The rows of a section: number given, Weft's, tolerance, whether it holds, source."""
+    """Return the rows of a section: number given, Weft's, tolerance, whether it holds, source."""
     rows = [_cells(study, row) for row in study.rows(section)]
     heads = ("row", "verdict", "given", "Weft", "tolerance", "source of the number")
     return Table(texts(heads), rows)
@@ -78,7 +78,7 @@ def _width(bar: float, unit: str) -> str:
 
 
 def slip_table(study: MemoStudy, title: str = "") -> Table:
-    """What the memo says, what holds instead, and the row that shows it, with Weft's value."""
+    """Return what the memo says, what holds instead, and the row that shows it, with Weft's value."""
     rows = {row.id: row for row in study.rows()}
     cells = [
         (one["says"], one["holds"], f"{rows[one['row']].what}: {amount(rows[one['row']].weft, rows[one['row']].unit)}")
@@ -88,7 +88,7 @@ def slip_table(study: MemoStudy, title: str = "") -> Table:
 
 
 def zero() -> Figure:
-    """What a rank holds by ZeRO's stage."""
+    """Return what a rank holds by ZeRO's stage."""
     parts = {"weights": looks.BLUE, "gradients": looks.ORANGE, "optimizer": looks.GREEN}
     rows = [
         (f"ZeRO-{one.stage}" if one.stage else "none", part, one.held[part] / 1e9, f"{one.bytes / 1e9:.3g} GB")
@@ -103,7 +103,7 @@ def zero() -> Figure:
 
 
 def collectives() -> Figure:
-    """Time of trees and of a ring over bytes."""
+    """Return the time of trees and of a ring over bytes."""
     sizes, ranks = np.geomspace(1e4, 1e8, 17), case("ranks")
     rows = [
         (size / 1e6, name, float(textbook("all_reduce", name, size, ranks, parallel.wire())) * 1e6)
@@ -123,7 +123,7 @@ def collectives() -> Figure:
 
 
 def roofline(study: MemoStudy) -> Figure:
-    """The roofline of the study's GPU with the memo's operators on it."""
+    """Return the roofline of the study's GPU with the memo's operators on it."""
     gpu, dtype = study.machine, "bf16"
     spots = {
         "three element-wise, apart": study.values["roofline.apart_bytes"],
@@ -194,7 +194,7 @@ PICTURES: Mapping[str, Callable[[MemoStudy], Figure]] = {
 
 
 def _rule_table(answer: Consistency) -> Table:
-    """Every rule: how long an update of every worker takes, and how stale the weights are."""
+    """Return every rule: how long an update of every worker takes, and how stale the weights are."""
     rows = [
         (pace.rule, pace.step, answer.speedup(pace), "closed form" if pace.exact else "simulated", pace.mean_lag,
          max(pace.lag, default=0), pace.delay)
@@ -209,7 +209,7 @@ def _rule_table(answer: Consistency) -> Table:
 
 
 def paces(answer: Consistency) -> Figure:
-    """Time of an update of every worker under each rule."""
+    """Return the time of an update of every worker under each rule."""
     rows = [(pace.rule, "step", pace.step, f"{pace.step:.3g} s") for pace in answer.paces]
     columns = [
         text("rule"),

@@ -15,7 +15,7 @@ from weft.step.pipeline import Durations, PipelineTimes, run_schedule, schedule
 
 
 def zero() -> Values:
-    """Bytes of a rank by ZeRO's stage [GB], and what it sends over what plain data parallelism does."""
+    """Return the bytes of a rank by ZeRO's stage [GB], and what it sends over what plain data parallelism does."""
     stages = zero_stages(*case("zero"))
     held = {f"stage{one.stage}": one.bytes / 1e9 for one in stages}
     sent = {f"sent{one.stage}": one.sent / stages[0].sent for one in stages}
@@ -23,7 +23,7 @@ def zero() -> Values:
 
 
 def wire() -> Wire:
-    """The memo's link between ranks."""
+    """Return the memo's link between ranks."""
     return Wire.of(*case("wire"))
 
 
@@ -62,7 +62,7 @@ def rules() -> Consistency:
 
 
 def time_schedule(name: str, micro_batches: int, backward: float, weight: float) -> PipelineTimes:
-    """A schedule on the memo's devices, with a device's forward of a micro-batch as the unit of time."""
+    """Return a schedule on the memo's devices, with a device's forward of a micro-batch as the unit of time."""
     order = schedule(name, case("devices"), micro_batches)
     part = order.devices / order.stages
     return run_schedule(order, Durations(part, part * backward, part * weight))

@@ -59,7 +59,7 @@ def sharding() -> Values:
 
 
 def _groups() -> list[MergedOperators]:
-    """Operators of a layer of GPT-3 on one sequence, as they are sharded."""
+    """Return operators of a layer of GPT-3 on one sequence, as they are sharded."""
     how = Training(1, recompute=False)
     pieces = layer(GPT3, GPT3.layer_kinds[0], Tokens(1, SEQUENCE), how.framework.style, how.dtype)
     return groups(list(pieces), how.dtype, (SEQUENCE, GPT3.hidden))
@@ -70,7 +70,7 @@ def _bytes(moves: tuple[LayoutChange, ...]) -> float:
 
 
 def planning() -> Values:
-    """Largest error of the search for borders against all borders, and the places of Alpa's published plans."""
+    """Return largest error of the search for borders against all borders, and the places of Alpa's published plans."""
     drawn = np.random.default_rng(0)
     layers, stages, trials = case("borders")
     worst = 0.0
@@ -81,7 +81,7 @@ def planning() -> Values:
 
 
 def _exhaustive(times: list[float], stages: int) -> float:
-    """The fastest slowest stage of all borders."""
+    """Return the fastest slowest stage of all borders."""
     cuts = combinations(range(1, len(times)), stages - 1)
     return min(max(map(sum, np.split(np.asarray(times), cut))) for cut in map(list, cuts))
 

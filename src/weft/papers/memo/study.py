@@ -67,17 +67,17 @@ class MemoStudy(PaperStudy):
         return None
 
     def figures(self) -> Iterator[StudyFigure]:
-        """Every row."""
+        """Yield every row."""
         for row, value in self.values.items():
             yield StudyFigure(row, value, always=True)
 
     def holds(self, row: HeadlineRow) -> bool | None:
-        """Whether a row keeps to its tolerance; None if nothing is published beside it."""
+        """Return whether a row keeps to its tolerance; None if nothing is published beside it."""
         bar = self.DECLARED.claims[row.id].bar
         return None if row.difference is None or bar is None else abs(row.difference) <= bar
 
     def rows(self, section: str = "") -> list[HeadlineRow]:
-        """The rows of a section, or all."""
+        """Return the rows of a section, or all."""
         return [row for row in self.headline() if not section or row.id.partition(".")[0] == section]
 
     @property
@@ -96,7 +96,7 @@ class MemoStudy(PaperStudy):
         return [first, *([f"These do not: {wrong}"] if wrong else []), slips]
 
     def tables(self) -> list[Table]:
-        """Where the memo slips."""
+        """Return where the memo slips."""
         return [page.slip_table(self, "Where the memo slips")]
 
     lead = "Rows in sections, each with the function's value, the number given, its tolerance and its source."
@@ -106,7 +106,7 @@ class MemoStudy(PaperStudy):
     )
 
     def own(self) -> dict[str, Any]:
-        """Every row with its tolerance, source and verdict, the slips, and the topics left out."""
+        """Return every row with its tolerance, source and verdict, the slips, and the topics left out."""
         claims = self.DECLARED.claims
         rows = [
             {**row.as_json(), "section": row.id.partition(".")[0], "tolerance": claims[row.id].bar,

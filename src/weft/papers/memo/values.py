@@ -14,5 +14,5 @@ DECLARED = read_declaration(str(Path(__file__).with_name("study.py")))
 
 
 def case(name: str) -> Any:
-    """What the study's file declares of a case."""
+    """Return what the study's file declares of a case."""
     return DECLARED.cases[name]

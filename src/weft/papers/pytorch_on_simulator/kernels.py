@@ -83,7 +83,7 @@ def _errors(machine: Gpu, name: str, work: Op, measured: float, closed: float) -
 
 
 def _single(op: Op) -> Op:
-    """An operator with whole numbers in place of arrays of one."""
+    """Return an operator with whole numbers in place of arrays of one."""
     sizes = {name: int(np.ravel(value)[0]) for name, value in vars(op).items() if isinstance(value, np.ndarray)}
     return type(op)(**{**vars(op), **sizes})
 

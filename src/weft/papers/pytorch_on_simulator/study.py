@@ -89,7 +89,7 @@ class PyTorchOnSimulatorStudy(PaperStudy):
         }
 
     def figures(self) -> Iterator[StudyFigure]:
-        """Times of programs, errors on measured kernels, and camping."""
+        """Yield the times of programs, errors on measured kernels, and camping."""
         for one in self.programs:
             unit = 1e6 if one.name == "lenet" else 1e3
             yield StudyFigure(f"{one.name}.time", one.run.seconds * unit)
@@ -151,7 +151,7 @@ class PyTorchOnSimulatorStudy(PaperStudy):
         return (*self.programs, *([self.newer] if self.newer else []))
 
     def sections(self, watched: Any = None) -> list[Part]:
-        """Every program over time, channels that camp, and kernels beside measured ones."""
+        """Return every program over time, channels that camp, and kernels beside measured ones."""
         parts: list[Part] = [
             Section(
                 f"{one.run.graph} on {one.run.gpu.name}",
@@ -208,19 +208,19 @@ class PyTorchOnSimulatorStudy(PaperStudy):
 
 
 def _ran(name: str, gpu: Gpu, options: RunOptions) -> SimulatedProgram:
-    """A program in the engine, and its closed form at the same clock."""
+    """Return a program in the engine, and its closed form at the same clock."""
     graph = program(name)
     run = simulate(graph, gpu, options=options)
     return SimulatedProgram(name, run, estimate(graph, gpu, RunOptions(clock=options.clock)))
 
 
 def program(name: str) -> Graph:
-    """A captured program of the study: "lenet", "resnet50" or "layer"."""
+    """Return a captured program of the study: "lenet", "resnet50" or "layer"."""
     return read_graph(Path(__file__).parent / "programs" / f"{name}.graph.jsonl.gz")
 
 
 def _camped_gemv(gpu: Gpu, options: RunOptions, *, hashing: bool) -> Timeline:
-    """A GEMV whose rows lie a round of stripes over the channels apart."""
+    """Return a GEMV whose rows lie a round of stripes over the channels apart."""
     memory = gpu.memory
     op = Gemv(8192, 1024, stride=max(1024, memory.channels * memory.interleave // 2))
     graph = Graph((Node(op, "gemv"),), title=str(op))

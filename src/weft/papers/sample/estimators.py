@@ -23,7 +23,7 @@ LEAST = 2
 
 
 def strata(lengths: Floats, count: int | None = None) -> Ints:
-    """The stratum of each iteration, 0 to count - 1, shape (n,): cut so that lengths vary least within them.
+    """Return the stratum of each iteration, 0 to count - 1, shape (n,): cut so that lengths vary least within them.
 
     The cuts minimise the sum of size x standard deviation (Neyman's criterion), exactly for up to 256 distinct lengths
     and over as many quantiles beyond. Iterations of one length share a stratum, and each stratum has at least two
@@ -48,7 +48,7 @@ groups lose with the stratum that completes these [assumed, 1.5 to 2.2; buckets 
 
 
 def _groups(least: Floats) -> int:
-    """The number of strata at which lengths stop to vary: that of their groups, or three if they have none."""
+    """Return the number of strata at which lengths stop to vary: that of their groups, or three if they have none."""
     many = np.arange(2, len(least) + 1)
     with np.errstate(over="ignore"):  # infinitely, if nothing varies any more
         falls = least[:-1] / np.maximum(least[1:], np.finfo(float).tiny) / (many / (many - 1))
@@ -57,7 +57,7 @@ def _groups(least: Floats) -> int:
 
 
 def _cuts(place: npt.NDArray[np.intp], lengths: Floats, most: int) -> tuple[list[Ints], Floats]:
-    """The best cuts of the grid into 1, 2, ... strata, and the sum of size x standard deviation of each.
+    """Return the best cuts of the grid into 1, 2, ... strata, and the sum of size x standard deviation of each.
 
     best[k][j] = min over i of best[k - 1][i] + (size x deviation of grid values i to j - 1): O(most x grid^2).
     """
@@ -88,7 +88,7 @@ def _cuts(place: npt.NDArray[np.intp], lengths: Floats, most: int) -> tuple[list
 
 
 def allocate(sizes: Ints, spread: Floats, iterations: int, least: int = LEAST) -> Ints:
-    """How many of so many iterations each stratum gets: Neyman's allocation, in proportion to its size x `spread`.
+    """How many of that many iterations each stratum gets: Neyman's allocation, in proportion to its size x `spread`.
 
     `sizes` and `spread` have shape (strata,). Each gets at least `least`, and at most all of its own. Raises InputError
     if that takes more iterations than asked for.
@@ -108,7 +108,7 @@ def allocate(sizes: Ints, spread: Floats, iterations: int, least: int = LEAST) -
 
 
 def draw(own: Ints, given: Ints, rng: np.random.Generator) -> Ints:
-    """Places of so many iterations of each stratum, drawn at random without replacement, in the log's order."""
+    """Places of that many iterations of each stratum, drawn at random without replacement, in the log's order."""
     places = (np.flatnonzero(own == name) for name in range(len(given)))
     chosen = [rng.choice(all_, count, replace=False) for all_, count in zip(places, given.tolist(), strict=True)]
     return np.sort(np.concatenate(chosen)).astype(np.int64)
@@ -174,12 +174,12 @@ class _Design:
         return np.bincount(self.own, minlength=len(self.sizes)).astype(float)
 
     def total(self, values: Floats) -> float:
-        """The sum over all iterations, from the means of strata."""
+        """Return the sum over all iterations, from the means of strata."""
         means = np.bincount(self.own, values, len(self.sizes)) / self.counts
         return float(self.sizes @ means)
 
     def variance(self, values: Floats) -> tuple[float, float]:
-        """The variance of `total`, and its degrees of freedom by Satterthwaite."""
+        """Return the variance of `total`, and its degrees of freedom by Satterthwaite."""
         counts, sizes = self.counts, self.sizes
         means = np.bincount(self.own, values, len(sizes)) / counts
         squares = np.bincount(self.own, (values - means[self.own]) ** 2, len(sizes)) / np.maximum(counts - 1, 1)
@@ -198,7 +198,7 @@ class _Design:
         return np.sqrt((self.sizes / self.counts)[self.own]) / np.maximum(self.lengths, 1e-300)
 
     def leverage(self, degree: int) -> Floats:
-        """How much of each sampled value `fit` takes over, 0 to below 1: the diagonal of its hat matrix."""
+        """Return how much of each sampled value `fit` takes over, 0 to below 1: the diagonal of its hat matrix."""
         powers = np.vander(self.lengths / self.lengths.max(), degree + 1) * self._weights[:, None]
         return np.asarray(np.minimum((np.linalg.qr(powers).Q ** 2).sum(axis=1), _FOLLOWED), np.float64)
 
@@ -210,7 +210,7 @@ def _at(lengths: Floats, line: Floats) -> Floats:
 def estimate(
     lengths: Floats, own: Ints, chosen: Ints, seconds: Floats, method: Method = "automatic", again: float = 0.0
 ) -> SampledTotal:
-    """The total time of all iterations from those `chosen` at random from each stratum, with its interval.
+    """Return the total time of all iterations from those `chosen` at random from each stratum, with its interval.
 
     `lengths` and strata `own` have shape (n,), places `chosen` and their `seconds` [s] shape (sample,). `again` is how
     much totals of whole runs differ from one to the next, as a fraction, if the claim is about another run. Raises
@@ -228,7 +228,7 @@ def estimate(
 
 
 def _differences(design: _Design, seconds: Floats, method: str) -> tuple[float, Floats]:
-    """The total, and what varies in it: what a curve fitted to all other iterations misses of each.
+    """Return the total, and what varies in it: what a curve fitted to all other iterations misses of each.
 
     Residuals of the curve itself are too small where it follows single iterations, as a parabola does at the ends.
     """
@@ -241,7 +241,7 @@ def _differences(design: _Design, seconds: Floats, method: str) -> tuple[float, 
 
 
 def _is_curved(design: _Design, seconds: Floats) -> bool:
-    """Whether a parabola fits the sample significantly better than a line (F test, relative errors)."""
+    """Return whether a parabola fits the sample significantly better than a line (F test, relative errors)."""
     free = len(seconds) - 3
     if free < 1 or len(np.unique(design.lengths)) <= 3:
         return False
@@ -280,7 +280,7 @@ def speedup(
 def _fieller(
     design: _Design, totals: tuple[float, float], values: tuple[Floats, Floats], t: float
 ) -> tuple[float, float]:
-    """The ratios at which the difference of the totals may be zero."""
+    """Return the ratios at which the difference of the totals may be zero."""
     (one, two), (a, b) = totals, values
     v11, v22 = design.variance(a)[0], design.variance(b)[0]
     v12 = (design.variance(a + b)[0] - v11 - v22) / 2
@@ -293,12 +293,12 @@ def _fieller(
 
 
 def quantile(degrees: float) -> float:
-    """How many standard deviations half an interval at 95 % is wide (Student)."""
+    """Return how many standard deviations half an interval at 95 % is wide (Student)."""
     return float(special.stdtrit(max(degrees, 1.0), (1 + CONFIDENCE) / 2))
 
 
 def iterations_for(sizes: Ints, spread: Floats, total: float, half_width: float) -> int:
-    """The least number of iterations for a wanted `half_width` of the interval, as a fraction of the total.
+    """Return the least number of iterations for a wanted `half_width` of the interval, as a fraction of the total.
 
     `spread` is the standard deviation of what varies in each stratum [s], `total` the sum of all iterations [s].
     n = (sum N_h S_h)^2 / ((eps Y / t)^2 + sum N_h S_h^2), t of n - strata - 1 degrees of freedom, at least two

@@ -46,7 +46,7 @@ class Iterations:
         return bool(np.ptp(self.lengths) == 0)
 
     def after(self, skipped: int) -> Iterations:
-        """The iterations without those at the start, where a program warms up."""
+        """Return the iterations without those at the start, where a program warms up."""
         kept = {name: seconds[skipped:] for name, seconds in self.times.items()}
         return iterations(self.lengths[skipped:], kept, self.title, self.step, alike=self.alike)
 
@@ -103,7 +103,7 @@ def _check_positive(what: str, values: Floats, blank: bool = False) -> None:
 
 
 def read_log(path: str | Path, length: str | None = None, times: Sequence[str] = ()) -> Iterations:
-    """The iterations of a CSV log with a header: a column of lengths, and columns of times.
+    """Return the iterations of a CSV log with a header: a column of lengths, and columns of times.
 
     `length` and `times` name the columns; left out, those with usual names are taken ("length", "seq_len", "time_ms").
     The ending of a name is the unit of a time (_s, _ms, _us, _ns; none: seconds). A column "iteration" must count up by
@@ -146,7 +146,7 @@ def _column(head: Sequence[str], name: str | None, usual: Sequence[str], path: s
 
 
 def _usual(head: Sequence[str]) -> list[str]:
-    """Columns of times by their usual names."""
+    """Return columns of times by their usual names."""
     return [name for name in head if name.lower().removesuffix(_suffix(name)) in _TIMES]
 
 

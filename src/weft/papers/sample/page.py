@@ -22,12 +22,12 @@ _SHOWN = 2000
 
 
 def _digits(answer: Sample) -> str:
-    """The format of lengths: whole numbers, or digits of a small quantity such as seconds of speech."""
+    """Return the format of lengths: whole numbers, or digits of a small quantity such as seconds of speech."""
     return ",.0f" if answer.log.lengths.max() >= 100 else ".3g"
 
 
 def _sample_table(answer: Sample) -> Table:
-    """The iterations to measure, or measured: place, length, and how many iterations each stands for."""
+    """Return the iterations to measure, or measured: place, length, and how many iterations each stands for."""
     machines = list(answer.log.times)
     rows = [
         (one["iteration"], one["length"], one["stratum"] + 1, one["weight"], *(one[name] for name in machines))
@@ -41,7 +41,7 @@ def _sample_table(answer: Sample) -> Table:
 
 
 def _methods_table(answer: Sample) -> Table:
-    """What SeqPoint and single choices project for the first machine, beside the estimate."""
+    """Return what SeqPoint and single choices project for the first machine, beside the estimate."""
     data = answer.to_dict()
     rows = [
         (name, len(one["chosen"]), one["estimate"], one["error"], one["savings"]["in_turn"], one["savings"]["at_once"])
@@ -87,7 +87,7 @@ class SampleReport(Report["Sample"]):
     """The estimate or what to measure, the iterations, and other methods."""
 
     def title(self) -> str:
-        """What was asked."""
+        """Return what was asked."""
         return "Representative iterations"
 
     def sentences(self) -> list[str]:
@@ -121,11 +121,11 @@ class SampleReport(Report["Sample"]):
         return [*said, f"These iterations are {saved}."]
 
     def notes(self) -> list[str]:
-        """What the interval assumes, and warnings."""
+        """Return what the interval assumes, and warnings."""
         return list(self.answer.notes)
 
     def tables(self) -> list[Table]:
-        """The iterations, and other methods where all times are known."""
+        """Return the iterations, and other methods where all times are known."""
         methods = _methods_table(self.answer)
         return [_sample_table(self.answer), *([methods] if methods.rows else [])]
 

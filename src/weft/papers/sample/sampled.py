@@ -70,7 +70,7 @@ class Sample(Answer):
         return next(iter(self.totals.values()), None)
 
     def real(self, machine: str) -> float | None:
-        """The measured total of all iterations [s]; None if some were not measured."""
+        """Return the measured total of all iterations [s]; None if some were not measured."""
         seconds = self.log.times[machine]
         return float(seconds.sum()) * self.log.step if np.isfinite(seconds).all() else None
 
@@ -82,7 +82,7 @@ class Sample(Answer):
         return float(cost.sum() * self.log.step / own.sum()), float(cost.sum() * self.log.step / own.max())
 
     def representatives(self) -> list[dict[str, Any]]:
-        """The iterations to measure, or measured, in the log's order."""
+        """Return the iterations to measure, or measured, in the log's order."""
         return [
             {
                 "iteration": int(at),
@@ -190,7 +190,7 @@ def sample(
 
 
 def _variation(log: Iterations, noise: float) -> float:
-    """The standard deviation of times that no length explains, as a fraction, where they were all measured."""
+    """Return the standard deviation of times that no length explains, as a fraction, where they were all measured."""
     seconds = next(iter(log.times.values()), None)
     if seconds is None or not np.isfinite(seconds).all():
         return noise
@@ -237,7 +237,7 @@ def _scale_total(found: SampledTotal, step: int) -> SampledTotal:
 
 
 def _expected_width(log: Iterations, own: Ints, chosen: Ints, noise: float) -> float:
-    """The half width that iterations which vary by `noise` about a line should give, as a fraction."""
+    """Return the half width that iterations which vary by `noise` about a line should give, as a fraction."""
     sizes = np.bincount(own)
     counts = np.bincount(own[chosen], minlength=len(sizes))
     spread = residual_spread(log.lengths, own, noise)

@@ -32,15 +32,15 @@ class Points:
     bins: int
 
     def total(self, statistic: Floats) -> float:
-        """The total of a statistic of all iterations, projected from the points."""
+        """Return the total of a statistic of all iterations, projected from the points."""
         return float(self.weights @ statistic[self.chosen])
 
     def speedup(self, before: Floats, after: Floats) -> float:
-        """The ratio of two projected totals."""
+        """Return the ratio of two projected totals."""
         return self.total(before) / self.total(after)
 
     def savings(self, statistic: Floats) -> tuple[float, float]:
-        """How many times less is run if the points run in turn, and if they run at once."""
+        """Return how many times less is run if the points run in turn, and if they run at once."""
         own = statistic[self.chosen]
         return float(statistic.sum() / own.sum()), float(statistic.sum() / own.max())
 
@@ -70,7 +70,7 @@ def seqpoints(
 
 
 def _points(which: npt.NDArray[np.intp], statistic: Floats, bins: int) -> Points:
-    """The iteration nearest the mean of each class that is not empty."""
+    """Return the iteration nearest the mean of each class that is not empty."""
     count = np.bincount(which, minlength=bins)
     mean = np.bincount(which, statistic, bins) / np.maximum(count, 1)
     away = np.abs(statistic - mean[which])
@@ -98,7 +98,7 @@ def _worst(lengths: Floats) -> Ints:
 
 
 def _with(lengths: Floats, length: float) -> Ints:
-    """The first iteration of a length."""
+    """Return the first iteration of a length."""
     return np.flatnonzero(lengths == length)[:1]
 
 

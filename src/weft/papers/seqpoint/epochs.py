@@ -50,7 +50,7 @@ class Epoch:
         return len(self.lengths)
 
     def seconds(self, gpu: Gpu) -> Floats:
-        """The time of every iteration on a GPU, in closed form [s]; each distinct one is timed once."""
+        """Return the time of every iteration on a GPU, in closed form [s]; each distinct one is timed once."""
         unique, which = np.unique(self.inputs, axis=0, return_inverse=True)
         graph = iteration(self.model, self.batch, unique[:, 0], unique[:, 1])
         return np.asarray(estimate(graph, gpu, SHORT).seconds)[which.ravel()]
@@ -72,7 +72,7 @@ def speech(data: Path | None, batch: int, *, whole: bool = False, order: str = "
 
 
 def translation(data: Path | None, batch: int, seed: int = 0) -> Epoch:
-    """An epoch of GNMT on lengths of IWSLT'15: pairs drawn into buckets, whole batches alone, in a random order.
+    """Return an epoch of GNMT on lengths of IWSLT'15: pairs drawn into buckets, whole batches alone, in a random order.
 
     The 133,317 training pairs are in no public repository: they are drawn with replacement from tst2012 and tst2013.
     Without measurements (`data`), lengths are drawn from a distribution like theirs.
@@ -158,7 +158,7 @@ _SLOW = 1e9
 
 
 def _without_cache(gpu: Gpu) -> Gpu:
-    """A GPU whose L2 answers as slowly as the memory: every request goes there."""
+    """Return a GPU whose L2 answers as slowly as the memory: every request goes there."""
     share = gpu.memory.bandwidth * gpu.memory.read_efficiency / gpu.cache.bandwidth
     if not 0 < share <= 1:
         raise InputError(f"{gpu.name}'s L2 is no faster than its memory; name a GPU with a faster one")

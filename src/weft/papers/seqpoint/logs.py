@@ -62,7 +62,7 @@ _ROUNDS = 100
 
 
 def read_logs(data: Path) -> tuple[Log, ...]:
-    """The logs of GNMT and RNN-T in a folder of measurements; empty where it has none."""
+    """Return the logs of GNMT and RNN-T in a folder of measurements; empty where it has none."""
     found: list[Log] = []
     for name, read in ((GNMT, _gnmt), (RNNT, _rnnt)):
         if (data / name).is_file():
@@ -87,7 +87,7 @@ def _gnmt(system: str, rows: list[Mapping[str, str]]) -> Log:
 
 
 def _rnnt(system: str, rows: list[Mapping[str, str]]) -> Log:
-    """Every iteration; lengths are not logged."""
+    """Return every iteration; lengths are not logged."""
     seconds = UTTERANCES / np.array([float(row["utterances_per_s"]) for row in rows])
     epochs: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for row, time in zip(rows, seconds.tolist(), strict=True):

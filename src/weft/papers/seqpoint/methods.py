@@ -32,7 +32,7 @@ class Outcome:
 
 
 def outcomes(epoch: Epoch, times: Mapping[str, Floats]) -> Iterator[Outcome]:
-    """Every method on every machine: points are chosen on the first machine, and kept for the others."""
+    """Yield every method on every machine: points are chosen on the first machine, and kept for the others."""
     first, *_ = times
     base = times[first]
     ways: dict[str, Points] = {SEQPOINT: seqpoints(epoch.lengths, base)}
@@ -59,7 +59,7 @@ def sample_epoch(lengths: Floats, seed: int) -> tuple[NDArray[np.int64], NDArray
 
 
 def geomean(errors: Iterator[float]) -> float:
-    """The geometric mean of absolute errors."""
+    """Return the geometric mean of absolute errors."""
     return float(np.exp(np.mean(np.log(np.maximum(np.abs([*errors]), _TINY)))))
 
 

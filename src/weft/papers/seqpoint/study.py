@@ -157,7 +157,7 @@ class SeqPointStudy(PaperStudy):
         )
 
     def own(self) -> dict[str, Any]:
-        """Every outcome, level of noise and log as plain data."""
+        """Return every outcome, level of noise and log as plain data."""
         return {
             "epochs": [
                 {
@@ -219,11 +219,11 @@ class SeqPointStudy(PaperStudy):
         return f"{counts} on {self.gpu} and {len(self.networks[0].times) - 1} other machines."
 
     def tables(self) -> list[Table]:
-        """The tables of the terminal."""
+        """Return the tables of the terminal."""
         return drop_empty(self._methods_table(), self._noise_table(), self._logs_table(), self._speedups_table())
 
     def sections(self, watched: Any = None) -> list[Part]:
-        """The sections of the page."""
+        """Return the sections of the page."""
         return [
             Section("Which iterations", drop_empty(self._lengths_figure())),
             Section("How near the total", drop_empty(self._totals_figure(), self._methods_table())),

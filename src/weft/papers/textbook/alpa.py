@@ -67,11 +67,11 @@ class MeshSearch:
     plans: tuple[MeshPlan, ...]
 
     def of(self, meshes: Sequence[int]) -> MeshPlan:
-        """The best plan whose stages have these numbers of GPUs; InputError if none fits."""
+        """Return the best plan whose stages have these numbers of GPUs; InputError if none fits."""
         return cost_of(self.costs, meshes, self.micro_batches)
 
     def rank(self, meshes: Sequence[int], *, within: float = 0.0, most: int = 32) -> int:
-        """The place of a plan, from 1: how many others are faster by more than `within`, a share of its time.
+        """Return the place of a plan, from 1: how many others are faster by more than `within`, a share of its time.
 
         Plans are alike if as many stages have meshes of each size, whatever their order; each counts with its best.
         `most` + 1 if so many are faster.
@@ -165,11 +165,11 @@ class _Parts:
         self.compute: MeshPrices | None = None
 
     def blocks(self, way: MeshUse) -> list[Block]:
-        """The costs of the embedding, of every sub-layer in order, and of the head."""
+        """Return the costs of the embedding, of every sub-layer in order, and of the head."""
         return [*way.first.blocks, *way.unit.blocks * self.repeats, *way.last.blocks]
 
     def ways(self, system: System, size: int) -> Iterator[MeshUse]:
-        """Every use of a mesh of so many GPUs: each logical shape with each sharding of layers and ends.
+        """Yield every use of a mesh of that many GPUs: each logical shape with each sharding of layers and ends.
 
         The ends take their fastest sharding, and the one with the smallest states. A mesh of n x 1 is one of 1 x n.
         """
@@ -191,7 +191,7 @@ class _Parts:
 
 
 def _with_table(piece: LayerOp, model: Transformer) -> LayerOp:
-    """The head's GEMM with its own copy of a table that it shares with the embedding on another stage."""
+    """Return the head's GEMM with its own copy of a table that it shares with the embedding on another stage."""
     if piece.role is not Role.LOGITS or not model.tied:
         return piece
     return replace(piece, parameters=piece.parameters + model.vocabulary * model.hidden)
@@ -205,7 +205,7 @@ def _group_layers(ways: Sequence[MeshUse], parts: _Parts, groups: int) -> tuple[
 
 
 def _costs(ways: Sequence[MeshUse], parts: _Parts, groups: Sequence[int], capacity: float) -> StageCosts:
-    """The costs of every stage of consecutive groups on every way to use a mesh."""
+    """Return the costs of every stage of consecutive groups on every way to use a mesh."""
     ends = np.concatenate([[0], np.cumsum(groups)])
     seconds, states, kept = [], [], []
     for way in ways:
@@ -226,12 +226,12 @@ def _costs(ways: Sequence[MeshUse], parts: _Parts, groups: Sequence[int], capaci
 
 
 def _range_sums(values: FloatArray) -> FloatArray:
-    """The sums of values i to j, as an array [i, j]."""
+    """Return the sums of values i to j, as an array [i, j]."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     return np.asarray(sums[None, 1:] - sums[:-1, None])
 
 
 def _largest(values: FloatArray) -> FloatArray:
-    """The largest of values i to j, as an array [i, j]."""
+    """Return the largest of values i to j, as an array [i, j]."""
     count = len(values)
     return np.array([[values[i : j + 1].max() if i <= j else 0.0 for j in range(count)] for i in range(count)])

@@ -90,7 +90,7 @@ as in MPICH's sources; Chan and others, CCPE 19(13), 2007)."""
 
 
 def textbook(collective: str, algorithm: str, bytes: Any, ranks: int, wire: Wire) -> FloatArray:
-    """Textbook time of a collective of so many bytes, a number or an array [s].
+    """Textbook time of a collective of that many bytes, a number or an array [s].
 
     Raises UnknownNameError for an unknown collective or algorithm, InputError for ranks that it does not take.
 
@@ -129,11 +129,11 @@ def switch_point(collective: str, short: str, long: str, ranks: int, wire: Wire)
 
 
 def parameter_server(bytes: Any, workers: int, bandwidth: float, servers: int | None = 1) -> FloatArray:
-    """Time in which all workers send gradients of so many bytes to parameter servers and read the weights [s].
+    """Return time in which all workers send gradients of so many bytes to parameter servers and read the weights [s].
 
     Each of `servers` holds an equal part and has a link of `bandwidth` [bytes/s]; so has each worker. With None the
     workers hold the parts themselves, each on its own link, as a ring all-reduce uses it. Gradients and weights share a
-    server's link, one after the other.
+    server's link, one by one.
 
     >>> [float(parameter_server(1e9, 8, 10e9, servers)) for servers in (1, 8, None)]
     [1.6, 0.2, 0.175]
@@ -162,7 +162,7 @@ class Choices:
 
 
 def against_library(collective: str, bytes: Sequence[float], ranks: int, system: Described) -> Choices:
-    """What a textbook would choose for each size on a system's links, and what its library's model chooses.
+    """Return what a textbook would choose for each size on a system's links, and what its library's model chooses.
 
     The textbook's bandwidth is the rate per GPU of the library's own cost model, of the network if the ranks are on
     several nodes. Its latency is the library's time of 8 bytes, divided by the messages of the algorithm with the

@@ -45,7 +45,7 @@ def elementwise_chain(operators: int, *, fused: bool) -> ElementWork:
 
 
 def fusion_speedup(operators: int) -> float:
-    """How many times faster the fused chain is where memory bounds both: the ratio of their accesses.
+    """Return how many times faster the fused chain is where memory bounds both: the ratio of their accesses.
 
     >>> fusion_speedup(3)
     1.8
@@ -72,7 +72,7 @@ def ridge(gpu: Gpu, dtype: str, clock: ClockState = "peak") -> float:
 
 
 def attainable(gpu: Gpu, dtype: str, flops_per_byte: float, clock: ClockState = "peak") -> float:
-    """The roofline: the lesser of the matrix rate and of what the memory can feed [FLOP/s]."""
+    """Return the roofline: the lesser of the matrix rate and of what the memory can feed [FLOP/s]."""
     return min(gpu.matrix_rate(dtype, clock), flops_per_byte * gpu.memory.bandwidth)
 
 
@@ -90,7 +90,7 @@ class LaunchTimes:
 
 
 def launch_kernels(kernels: npt.ArrayLike, host: float) -> LaunchTimes:
-    """Kernels of given times [s], launched one after the other, each `host` seconds of a thread that never waits.
+    """Kernels of given times [s], launched serially, each `host` seconds of a thread that never waits.
 
     A kernel begins when it is launched and its predecessor has ended, so the sequence takes the longest of launches up
     to some kernel and the kernels from there on. Raises InputError for negative times and no kernels.
@@ -102,7 +102,7 @@ def launch_kernels(kernels: npt.ArrayLike, host: float) -> LaunchTimes:
 
 
 def replay_graph(kernels: npt.ArrayLike, host: float, gap: float = 0.0) -> LaunchTimes:
-    """The same kernels as one graph: one launch of `host` seconds, and `gap` between kernels on the device [s].
+    """Return the same kernels as one graph: one launch of `host` seconds, and `gap` between kernels on the device [s].
 
     Graphs remove launches; the kernels still move the same bytes.
     """
@@ -224,14 +224,14 @@ class WordTraffic:
     held: Mapping[str, int]
 
     def words(self, level: str) -> int:
-        """Words of A and B read from a level, such as "memory" or "shared"; InputError for a level not used."""
+        """Return words of A and B read from a level, such as "memory" or "shared"; InputError for a level not used."""
         if level not in self.reads:
             raise InputError(f"nothing is read from '{level}'; the levels are {', '.join(self.reads)}")
         return sum(self.reads[level])
 
 
 def untiled_traffic(product: MatrixProduct) -> WordTraffic:
-    """Each of the m n k multiply-adds reads both operands: n^3 words of each for square matrices."""
+    """Return each of the m n k multiply-adds reads both operands: n^3 words of each for square matrices."""
     every = product.m * product.n * product.k
     return WordTraffic({"memory": (every, every)}, product.m * product.n, {"registers": 3})
 
@@ -310,7 +310,7 @@ def shared_tiled(product: MatrixProduct, tile: int | tuple[int, int], side: int,
 
 
 def _tile_reads(product: MatrixProduct, rows: int, columns: int) -> tuple[int, int]:
-    """Words of A and B read by tiles of C: A once per tile of a row, B once per tile of a column."""
+    """Return the words of A and B read by tiles of C: A once per tile of a row, B once per tile of a column."""
     m, n, k = product.m, product.n, product.k
     return m * k * _tiles(n, columns), n * k * _tiles(m, rows)
 
@@ -334,7 +334,7 @@ class TileLimits:
         _check(**vars(self))
 
     def slab(self, rows: int, columns: int) -> int:
-        """Bytes of shared memory of a tile."""
+        """Return the bytes of shared memory of a tile."""
         return (rows + columns) * self.step * self.stages * self.element
 
 
@@ -349,7 +349,7 @@ class Rectangle:
 
 
 def best_rectangle(product: MatrixProduct, limits: TileLimits) -> Rectangle:
-    """The tile with the least traffic, M N K (1/rows + 1/columns) + M N words, that the limits allow.
+    """Return the tile with the least traffic, M N K (1/rows + 1/columns) + M N words, that the limits allow.
 
     All tiles are tried; of equal ones, that with the least shared memory. Raises InputError if no tile fits.
     """

@@ -59,7 +59,7 @@ def balance_stages(
 
 
 def cluster_operators(times: Sequence[float], groups: int) -> tuple[int, ...]:
-    """How many consecutive operators each group holds, so that the squares of the groups' times add up to least.
+    """Return how many consecutive operators each group holds, so that the squares of the groups' times add up to least.
 
     Equal groups let a later search consider few borders, as Alpa does before its own; O(g L^2). Raises InputError for
     more groups than operators.
@@ -176,7 +176,7 @@ class _Found(NamedTuple):
 
 
 def cost_of(costs: StageCosts, meshes: Sequence[int], micro_batches: int) -> MeshPlan:
-    """The best plan whose stages have these numbers of devices; InputError if none fits the memory."""
+    """Return the best plan whose stages have these numbers of devices; InputError if none fits the memory."""
     program = _MeshRecursion(costs, sum(meshes))
     if len(meshes) > program.groups or not set(meshes) <= set(program.sizes):
         raise InputError(
@@ -239,18 +239,18 @@ class _MeshRecursion:
         self.times = np.array([[self._on(size, one).min(-1) for size in self.sizes] for one in held])
 
     def _fitting(self, flight: int) -> FloatArray:
-        """Seconds of the choices that fit with so many micro-batches in flight, else infinity."""
+        """Return the seconds of the choices that fit with that many micro-batches in flight, else infinity."""
         costs = self.costs
         fits = costs.states + flight * costs.kept <= costs.capacity
         upper = np.arange(self.groups)[:, None] <= np.arange(self.groups)
         return np.where(fits & upper[..., None], costs.seconds, math.inf)
 
     def _on(self, size: int, seconds: FloatArray) -> FloatArray:
-        """The choices on meshes of one size; others are infinite."""
+        """Return the choices on meshes of one size; others are infinite."""
         return np.where(np.asarray(self.costs.devices) == size, seconds, math.inf)
 
     def candidates(self) -> Iterator[float]:
-        """The times of stages, ascending from the smallest that lets a plan exist."""
+        """Return the times of stages, ascending from the smallest that lets a plan exist."""
         values = np.unique(self.times[np.isfinite(self.times)])
         low, high = 0, len(values)
         while low < high:
@@ -275,7 +275,7 @@ class _MeshRecursion:
         return _Least(slowest, sums)
 
     def sequences(self, bound: _Least, limit: float) -> Iterator[tuple[float, tuple[int, ...]]]:
-        """Sums and sequences of meshes below a limit, the smallest first, each set of meshes in its best order.
+        """Yield sums and sequences of meshes below a limit, the smallest first, each set of meshes in its best order.
 
         Best-first search with an exact bound. The same meshes in another order are dropped where they reach no group
         faster.
@@ -308,7 +308,7 @@ class _MeshRecursion:
                     push((*meshes, size), stages - 1, left - size, after)
 
     def _extend_sums(self, before: FloatArray, stages: int, at: int, slowest: float) -> FloatArray:
-        """The least sums of stages that end before each group, with one more stage on a size of mesh."""
+        """Return the least sums of stages that end before each group, with one more stage on a size of mesh."""
         times = self.times[stages - 1, at]
         times = np.where(times <= slowest, times, math.inf)
         after = np.full(self.groups + 1, math.inf)
@@ -328,7 +328,7 @@ class _MeshRecursion:
         return sums, later[::-1]
 
     def plan(self, meshes: tuple[int, ...], slowest: float, micro_batches: int) -> MeshPlan:
-        """The stages of a sequence of meshes, from the sums of the parts that follow each."""
+        """Return the stages of a sequence of meshes, from the sums of the parts that follow each."""
         _, later = self.along(meshes, slowest)
         first, stages = 0, []
         for place, size in enumerate(meshes):

@@ -44,7 +44,7 @@ class Tensors:
                     raise InputError(f"tensor {at} needs tensor {one}, which does not come before it; reorder them")
 
     def users(self, tensor: int) -> list[int]:
-        """The tensors computed from one."""
+        """Return the tensors computed from one."""
         return [at for at, needs in enumerate(self.needs) if tensor in needs]
 
 
@@ -127,7 +127,7 @@ def rematerialize(graph: Tensors, budget: float, seconds: float = 60.0) -> Remat
 
 
 def _program(graph: Tensors, budget: float) -> tuple[LinearProgram, Columns, Columns]:
-    """The program with the columns of R and S, over F (freed after a computation) and U (memory in use)."""
+    """Return the program with the columns of R and S, over F (freed after a computation) and U (memory in use)."""
     count, scale = len(graph.cost), max(*graph.bytes, 1e-300)
     program, cost = LinearProgram(), np.asarray(graph.cost, dtype=float)
     computed = program.unknowns(np.tile(cost / (cost.max() or 1.0), (count, 1)))

@@ -31,10 +31,10 @@ class WorkerTime(Protocol):
         """Its mean [s]."""
 
     def cdf(self, x: Any) -> Any:
-        """Share of the steps that take at most `x` seconds."""
+        """Return the share of the steps that take at most `x` seconds."""
 
     def support(self) -> tuple[Any, Any]:
-        """The shortest and the longest step [s]."""
+        """Return the shortest and the longest step [s]."""
 
     def rvs(self, size: Any, random_state: Any) -> Any:
         """Random steps [s] of a shape."""
@@ -47,7 +47,7 @@ class Fixed:
     seconds: float
 
     def mean(self) -> float:
-        """The seconds."""
+        """Return the seconds."""
         return self.seconds
 
     def cdf(self, x: Any) -> FloatArray:
@@ -55,11 +55,11 @@ class Fixed:
         return np.where(np.asarray(x) >= self.seconds, 1.0, 0.0)
 
     def support(self) -> tuple[float, float]:
-        """The seconds, twice."""
+        """Return the seconds, twice."""
         return self.seconds, self.seconds
 
     def rvs(self, size: Any, random_state: Any) -> FloatArray:
-        """An array of them."""
+        """Return an array of them."""
         return np.full(size, self.seconds)
 
 
@@ -93,7 +93,7 @@ class Consistency:
     paces: tuple[Pace, ...]
 
     def speedup(self, pace: Pace) -> float:
-        """How many times as many updates a rule makes as the first one."""
+        """Return how many times as many updates a rule makes as the first one."""
         return self.paces[0].step / pace.step
 
     def __getitem__(self, rule: str) -> Pace:
@@ -160,7 +160,7 @@ def progress(took: FloatArray, slack: float) -> tuple[FloatArray, FloatArray]:
 
 
 def _closed_form(slack: float, times: Sequence[WorkerTime]) -> float | None:
-    """Mean step of BSP and ASP [s]; None for others."""
+    """Return the mean step of BSP and ASP [s]; None for others."""
     if slack == math.inf:
         return len(times) / sum(1 / float(one.mean()) for one in times)
     return mean_of_slowest(times) if slack == 0 else None

@@ -50,17 +50,17 @@ class ChoiceCosts:
     edges: Mapping[tuple[int, int], FloatArray] = field(default_factory=dict)
 
     def cost(self, chosen: Sequence[int]) -> float:
-        """The cost of one choice for each node."""
+        """Return the cost of one choice for each node."""
         nodes = sum(float(costs[at]) for costs, at in zip(self.costs, chosen, strict=True))
         return nodes + sum(float(matrix[chosen[u], chosen[v]]) for (u, v), matrix in self.edges.items())
 
     def size(self, chosen: Sequence[int]) -> float:
-        """The size of one choice for each node."""
+        """Return the size of one choice for each node."""
         return sum(float(sizes[at]) for sizes, at in zip(self.sizes, chosen, strict=True))
 
 
 def cheapest(problem: ChoiceCosts, limit: float = math.inf) -> tuple[int, ...] | None:
-    """The choices of least cost whose sizes add up to at most `limit`; None if there are none.
+    """Return the choices of least cost whose sizes add up to at most `limit`; None if there are none.
 
     A 0-1 variable for each choice, one of which is 1 for each node; the product of two choices along an edge is a
     variable of its own, whose sums over rows and columns are the choices' variables (arXiv:2201.12023, section 4.2).
@@ -175,7 +175,7 @@ class ShardedPart:
             yield len(self.groups) - 1, 0, "exit"
 
     def _both(self, producer: MergedOperators, before: Layout, after: Layout) -> float:
-        """Seconds of moving a tensor in the forward pass, again if it is recomputed, and its gradient back."""
+        """Return seconds of moving a tensor in the forward pass, again if it is recomputed, and its gradient back."""
         mesh, dtype = self.prices.mesh.shape, self.training.dtype
         if not (divides(producer.tensor, before, mesh) and divides(producer.tensor, after, mesh)):
             return _NEVER
@@ -184,7 +184,7 @@ class ShardedPart:
         return (2 if self.training.recompute else 1) * there + back
 
     def best(self, limit: float = math.inf) -> Sharding | None:
-        """The fastest choice whose states take at most `limit` bytes; None if there is none."""
+        """Return the fastest choice whose states take at most `limit` bytes; None if there is none."""
         chosen = cheapest(self.problem, limit)
         if chosen is None or self.problem.cost(chosen) >= _NEVER:
             return None
@@ -202,7 +202,7 @@ class ShardedPart:
         )
 
     def _blocks(self, chosen: Sequence[int], ways: Sequence[Strategy]) -> Iterator[Block]:
-        """The costs of each sub-layer, moves into it and those that close a repeated part included."""
+        """Yield the costs of each sub-layer, moves into it and those that close a repeated part included."""
         seconds = [way.seconds for way in ways]
         for (producer, consumer), matrix in self.problem.edges.items():
             seconds[max(producer, consumer)] += float(matrix[chosen[producer], chosen[consumer]])
@@ -259,9 +259,9 @@ def shard_layer(
     limit: str | None = None,
     training: Training | None = None,
 ) -> Sharding:
-    """The fastest way to spread the operators of a model's first layer over a mesh: outer x inner GPUs.
+    """Return the fastest way to spread the operators of a model's first layer over a mesh: outer x inner GPUs.
 
-    A micro-batch of so many sequences passes the whole mesh. `limit` bounds the layer's weights, gradients and
+    A micro-batch of that many sequences passes the whole mesh. `limit` bounds the layer's weights, gradients and
     optimizer states on each GPU, such as "500 MB". Raises InputError if no way fits, and for a mesh that the system
     does not hold.
 

@@ -40,7 +40,7 @@ class LayoutChange:
 
 
 def resharding(tensor: Tensor, before: Layout, after: Layout, mesh: Sequence[int]) -> tuple[LayoutChange, ...]:
-    """The collectives that bring a tensor from one layout to another on a mesh of so many ranks along each axis.
+    """Return the collectives that bring a tensor from one layout to another on a mesh of so many ranks along each axis.
 
     For q ranks and n bytes (arXiv:2201.12023, table 3), each rank sends: replicated to split 0, split to replicated
     (all-gather) (q - 1) / q n, split to another split (all-to-all) (q - 1) / q^2 n, partial to replicated (all-reduce)
@@ -94,7 +94,7 @@ def _check(tensor: Tensor, layout: Layout, mesh: Sequence[int]) -> None:
 
 
 def _ranks(layout: Layout, mesh: Sequence[int]) -> int:
-    """How many ranks share the tensor."""
+    """Return how many ranks share the tensor."""
     return math.prod(q for q, place in zip(mesh, layout, strict=True) if isinstance(place, int))
 
 
@@ -128,7 +128,7 @@ class Mesh:
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained: `micro_batches` per step of `dtype`, all computed again in the backward pass or not.
+    """What is trained: `micro_batches` per step of `dtype`, all recomputed in the backward pass or not.
 
     With `scatter` gradients are reduced and scattered once a step and updated weights gathered, so that replicas share
     the optimizer's states (ZeRO's stage 1, Alpa's pass after its ILP); without, they are all-reduced.
@@ -151,15 +151,15 @@ class MeshPrices:
         self._moved = OperatorTimes(mesh.system, plan, SUSTAINED)
 
     def of(self, ops: Iterable[Op]) -> float:
-        """Seconds of operators, one after the other."""
+        """Return the seconds of operators, serially."""
         return sum(self.compute.of(op) for op in ops)
 
     def moves(self, moves: Iterable[LayoutChange], dtype: str) -> float:
-        """Seconds of collectives, one after the other."""
+        """Return the seconds of collectives, serially."""
         return sum(self.move(move, dtype) for move in moves)
 
     def move(self, move: LayoutChange, dtype: str) -> float:
-        """Seconds of a collective among the ranks of its axis."""
+        """Return the seconds of a collective among the ranks of its axis."""
         ranks = self.mesh.shape[move.axis]
         size = max(math.ceil(move.bytes), ranks)
         return self._moved.of(Collective(move.kind, size, ranks, dtype), ("dp", "tp")[move.axis])
@@ -268,7 +268,7 @@ def _roles(group: MergedOperators) -> Roles:
 
 
 def strategies(group: MergedOperators, prices: MeshPrices, training: Training) -> list[Strategy]:
-    """Every way to spread a group: a role for each axis of the mesh, where its dimensions divide evenly."""
+    """Return every way to spread a group: a role for each axis of the mesh, where its dimensions divide evenly."""
     roles, mesh = _roles(group), prices.mesh.shape
     each = (list(roles) if q > 1 else ["whole"] for q in mesh)
     found = (_strategy(group, chosen, roles, prices, training) for chosen in product(*each))
@@ -308,7 +308,7 @@ def _strategy(
 
 
 def split_over(layout: Layout, mesh: Sequence[int], *places: int) -> int:
-    """How many ranks split a tensor along the given dimensions, or along any."""
+    """Return how many ranks split a tensor along the given dimensions, or along any."""
     every = (
         q for q, place in zip(mesh, layout, strict=True) if isinstance(place, int) and place in (places or (place,))
     )
@@ -316,7 +316,7 @@ def split_over(layout: Layout, mesh: Sequence[int], *places: int) -> int:
 
 
 def divides(tensor: Tensor, layout: Layout, mesh: Sequence[int]) -> bool:
-    """Whether a tensor's dimensions divide evenly into a layout."""
+    """Return whether a tensor's dimensions divide evenly into a layout."""
     return all(size % split_over(layout, mesh, at) == 0 for at, size in enumerate(tensor.shape))
 
 
@@ -370,7 +370,7 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def _after_norms(group: MergedOperators, layout: Layout, mesh: Sequence[int]) -> tuple[Layout, list[LayoutChange]]:
-    """The layout once norms have what they need: whole rows, for which a split width is gathered."""
+    """Return the layout once norms have what they need: whole rows, for which a split width is gathered."""
     if not any(isinstance(piece.op, Streaming) and "norm" in piece.op.name for piece in group.merged):
         return layout, []
     rows: Layout = tuple(REPLICATED if place == 1 else place for place in layout)
@@ -378,7 +378,7 @@ def _after_norms(group: MergedOperators, layout: Layout, mesh: Sequence[int]) ->
 
 
 def _of_loss(group: MergedOperators, layout: Layout, mesh: Sequence[int]) -> list[LayoutChange]:
-    """All-reduces of each row's maximum, own class and sum, for a loss whose classes are split."""
+    """Return all-reduces of each row's maximum, own class and sum, for a loss whose classes are split."""
     rows = [piece.op.rows for piece in group.merged if piece.cut == "classes" and isinstance(piece.op, Streaming)]
     size = 4 * sum(rows) / split_over(layout, mesh, 0)
     return [_move(axis, "all_reduce", mesh, size) for axis, place in enumerate(layout) if rows and place == 1] * 3
@@ -395,7 +395,7 @@ def _share_merged(op: Op, layout: Layout, mesh: Sequence[int]) -> Op:
 
 
 def _gradients(ops: Sequence[Op], group: MergedOperators) -> Iterator[Op]:
-    """The backward pass of operators, and the sums of gradients where inputs fork."""
+    """Yield the backward pass of operators, and the sums of gradients where inputs fork."""
     for op in ops:
         yield from (*op.backward.inputs, *op.backward.weights)
     forks = sum(piece.forks for piece in group.merged)
@@ -408,7 +408,7 @@ def _gradients(ops: Sequence[Op], group: MergedOperators) -> Iterator[Op]:
 def _weights(
     group: MergedOperators, chosen: Sequence[str], mesh: Sequence[int], training: Training
 ) -> tuple[tuple[LayoutChange, ...], float, list[Op]]:
-    """What the weights cost: collectives of gradients once a step, bytes of states, and adding up gradients."""
+    """Return what the weights cost: collectives of gradients once a step, bytes of states, and adding up gradients."""
     framework, main = training.framework, group.main.parameters if group.main else 0
     count = main / _share(chosen, mesh, *_CUTS_WEIGHTS) + sum(piece.parameters for piece in group.merged)
     if not count:

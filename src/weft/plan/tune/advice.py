@@ -76,9 +76,9 @@ class Knob(NamedTuple):
 def knobs_for(
     gpu: Gpu, strategy: str, units: int | None, collective: str, channels: int | None = None, own: int = 0
 ) -> tuple[Knob, ...]:
-    """Settings for a strategy with `units` set apart; none for a vendor without a known library.
+    """Settings for a strategy with `units` reserved; none for a vendor without a known library.
 
-    The collective has `channels` where compute units drive it (None: one for each unit set apart, else the library's
+    The collective has `channels` where compute units drive it (None: one for each unit reserved, else the library's
     own number, `own`).
     """
     parts = gpu.dies
@@ -119,7 +119,7 @@ class Advice(Answer):
     is the best beside this GEMM [bytes]; None if there is none. `library` is the algorithm that the library would use
     instead of the simulated one, if they differ. `masked` is the best partition with a mask alone, the library keeping
     its number of channels, if that takes longer. `channels` is the number asked for on compute units (None: the
-    library's own, or one for each compute unit set apart).
+    library's own, or one for each compute unit reserved).
     """
 
     kind = "advice"
@@ -163,11 +163,11 @@ class Advice(Answer):
         return self.alone.speedup(option.makespan_s)
 
     def is_forecast(self, option: SharingOption) -> bool:
-        """Whether the tables forecast an option: they know no other number of channels than the library's."""
+        """Return whether the tables forecast an option: they know no other number of channels than the library's."""
         return self.channels is None or by_dma(option.strategy)
 
     def share_of(self, option: SharingOption) -> float:
-        """Share of the ideal saving that an option reaches."""
+        """Return the share of the ideal saving that an option reaches."""
         return self.alone.share(option.makespan_s)
 
     @property
@@ -227,7 +227,7 @@ class Advice(Answer):
         return max(tried, key=self.speedup_of).units or 0 if tried else self.tables.splits[0]
 
     def name_of(self, option: SharingOption) -> str:
-        """A short name of a way to share."""
+        """Return a short name of a way to share."""
         return label(option.strategy, option.units, self.gpu.units_word)
 
     @property
@@ -288,5 +288,5 @@ class Advice(Answer):
 
 
 def label(strategy: str, units: int | None, word: str = "CUs") -> str:
-    """A short name of a way to share."""
+    """Return a short name of a way to share."""
     return strategy if units is None else f"{strategy} with {units} {word}"

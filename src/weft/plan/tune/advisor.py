@@ -47,7 +47,7 @@ def advise(
     """How `gemm` and `collective` should share each GPU of a system, or of as many GPUs as the collective has ranks.
 
     The collective has `channels` wherever compute units drive it (None: the library's own number, and on compute units
-    set apart for it one for each). The machine's slowdown tables are made first, unless `store` holds their runs. The
+    reserved for it one for each). The machine's slowdown tables are made first, unless `store` holds their runs. The
     tables' best choices are then simulated, and the best of them again with each assumed value of the machine at both
     ends of its range (`spread`). With `channels`, which the tables do not know, every way on compute units is
     simulated. Raises UnknownNameError for an unknown GPU, InputError for a collective, dtype or number of channels that
@@ -137,7 +137,7 @@ class _Advisor:
         return both if both.rounds > 1 and both.makespan > (1 + ALIKE) * fewer.makespan_s else None
 
     def _model_doubts(self, case: LookedUpPair, advice: Advice) -> list[Doubt]:
-        """The range of the speedup from the known errors of the models."""
+        """Return the range of the speedup from the known errors of the models."""
         gpu, best = self.tables.gpu, advice.best
         of_gemm = gemm_error(gpu.name, advice.alone.gemm_s)
         moved = collective_error(gpu.name, self.collective.name, self.collective.bytes)
@@ -178,7 +178,7 @@ class _Advisor:
 
 
 def _library_choice(both: CoRun) -> LibraryAlgorithm | None:
-    """The library's algorithm for the collective of a run on compute units, if it is not the simulated one."""
+    """Return the library's algorithm for the collective of a run on compute units, if it is not the simulated one."""
     chosen, kernel = both.choice, collective_kernel(both.run.graph.collectives[0], both.run.system)
     if chosen is None or chosen.algorithm not in _INSTEAD or kernel.algorithm != "ring":
         return None
@@ -190,7 +190,7 @@ _INSTEAD = {"tree": "a tree", "nvls": "the switch's reduction (NVLS)", "direct":
 
 
 def _library_doubt(advice: Advice) -> Iterator[Doubt]:
-    """The speedup over serial execution with the library's own algorithm, if it is not the simulated ring."""
+    """Yield the speedup over serial execution with the library's own algorithm, if it is not the simulated ring."""
     if advice.library is not None:
         serial = advice.alone.gemm_s + advice.library.seconds
         other = serial / advice.best.makespan_s
@@ -209,7 +209,7 @@ def crossover(tables: SlowdownTables, collective: str) -> int | None:
 
 
 def _pays_from(gemm: Gemm, tables: SlowdownTables, collective: Collective) -> int | None:
-    """Size from which a DMA strategy is forecast to be best beside a GEMM [bytes]; None if there is none."""
+    """Return the size from which a DMA strategy is forecast to be best beside a GEMM [bytes]; None if there is none."""
 
     def pays(size: int) -> bool:
         return by_dma(choose(gemm, replace(collective, bytes=size), tables).strategy)
@@ -219,7 +219,7 @@ def _pays_from(gemm: Gemm, tables: SlowdownTables, collective: Collective) -> in
 
 
 def _from(sizes: Sequence[int], holds: Callable[[int], bool]) -> int | None:
-    """The least size of a grid from which on a condition holds for every larger size."""
+    """Return the least size of a grid from which on a condition holds for every larger size."""
     found = None
     size = float(sizes[-1])
     while size >= sizes[0] and holds(round(size)):

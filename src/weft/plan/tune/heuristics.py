@@ -29,7 +29,7 @@ TIE = 0.002
 class Choice:
     """How to share a GPU between a GEMM and a collective, and the expected gain.
 
-    `units` compute units are set apart (None: the strategy sets none apart). `speedup` is over running both one after
+    `units` compute units are reserved (None: the strategy sets none apart). `speedup` is over running both one after
     the other with the library's own kernel, between `low` and `high` by the known error of the tables. `share` is the
     fraction of the ideal gain (neither slows the other); times are in seconds.
     """
@@ -45,7 +45,7 @@ class Choice:
 
 
 class Forecast(NamedTuple):
-    """The expected makespan of a strategy with `units` set apart [s]."""
+    """The expected makespan of a strategy with `units` reserved [s]."""
 
     strategy: str
     units: int | None
@@ -59,7 +59,7 @@ def choose(
     gemm_s: float | None = None,
     collective_s: float | None = None,
 ) -> Choice:
-    """The best way to share a GPU between `gemm` and `collective`, by the tables.
+    """Return the best way to share a GPU between `gemm` and `collective`, by the tables.
 
     `gemm_s` and `collective_s` are isolated times measured by the caller, the collective's by the library's own kernel
     (None: from the tables) [s]. A shape's tiles are worked out when it is first seen; from then on an answer takes
@@ -82,7 +82,7 @@ def choose(
 
 
 def plainest(ways: Sequence[Forecast]) -> Forecast:
-    """The first way that is at most `TIE` slower than the fastest."""
+    """Return the first way that is at most `TIE` slower than the fastest."""
     fastest = min(one.makespan_s for one in ways)
     return next(one for one in ways if one.makespan_s <= (1 + TIE) * fastest)
 
@@ -113,7 +113,7 @@ class LookedUpPair(NamedTuple):
         return ideal_speedup(self.gemm_s, self.collective_s)
 
     def off(self, gemm: float, collective: float) -> LookedUpPair:
-        """The same pair with the isolated times multiplied by the given factors."""
+        """Return the same pair with the isolated times multiplied by the given factors."""
         return self._replace(
             gemm_s=self.gemm_s * gemm,
             collective_s=self.collective_s * collective,
@@ -175,7 +175,7 @@ def forecasts(case: LookedUpPair) -> Iterator[Forecast]:
 
 
 def _apart(case: LookedUpPair, units: int, alone: float, moving: int) -> float:
-    """The makespan with `units` taken off the GEMM throughout, the collective taking `alone` [s] by `moving`."""
+    """Return the makespan with `units` taken off the GEMM throughout, the collective taking `alone` [s] by `moving`."""
     gemm = case.profile.seconds[units] * case.scale_g
     slow_g, slow_c = case.slowdowns(moving, alone)
     return both(gemm * slow_g, alone * slow_c, gemm, alone)
@@ -204,7 +204,7 @@ def _collective_first(case: LookedUpPair) -> float:
 
 
 def _gemm_first(case: LookedUpPair) -> float:
-    """The makespan if the GEMM takes every unit and the collective gets what the last wave leaves free [s]."""
+    """Return the makespan if the GEMM takes every unit and the collective gets what the last wave leaves free [s]."""
     profile, wanted = case.profile, case.table.library_units
     tiles, slots = _tiles(case)
     waves = ceil(tiles / slots)
@@ -221,7 +221,7 @@ def _gemm_first(case: LookedUpPair) -> float:
 
 
 def _nearest(case: LookedUpPair, units: int) -> int:
-    """The split in the tables that is nearest to `units`."""
+    """Return the split in the tables that is nearest to `units`."""
     return min(case.table.units, key=lambda known: abs(known - units))
 
 

@@ -145,7 +145,7 @@ def joins(
 
 
 def _choose_methods(form: Form, methods: Sequence[str] | None) -> tuple[str, ...]:
-    """The methods by name, sequential first; InputError for one without a closed form or not for such a pair."""
+    """Return the methods by name, sequential first; InputError for one without a closed form or not for such a pair."""
     offered = [name for name in applicable("sub-layer", "closed form") if OVERLAPS[name].applies_to(form)]
     if methods is None:
         return tuple(dict.fromkeys((SEQUENTIAL, *offered)))

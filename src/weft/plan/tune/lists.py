@@ -176,7 +176,7 @@ class KernelLibrary(_Plain):
     gemms: tuple[TunedGemm, ...]
 
     def choose(self, gemm: Gemm, queued: int) -> tuple[int, GemmTiling]:
-        """How many of the queued copies of a GEMM to run together, and with which kernel.
+        """Return how many of the queued copies of a GEMM to run together, and with which kernel.
 
         A queue length that was not tuned takes the next smaller one's choice. Raises InputError for a GEMM that the
         library does not hold, and for an empty queue.
@@ -260,7 +260,7 @@ class Tuned:
         return self.kernels.best(self.degree)
 
     def record(self) -> dict[str, Any]:
-        """The line as plain data, times in microseconds."""
+        """Return the line as plain data, times in microseconds."""
         return to_plain(
             name=self.wanted.name, m=self.wanted.gemm.m, n=self.wanted.gemm.n, k=self.wanted.gemm.k,
             dtype=self.wanted.gemm.dtype, count=self.wanted.count, degree=self.degree, kernel=self.kernel,
@@ -293,7 +293,7 @@ class TunedList(Answer):
         return library_of(self.gpu.name, self.clock, each)
 
     def to_dict(self) -> dict[str, Any]:
-        """Every line as plain data, times in microseconds."""
+        """Return every line as plain data, times in microseconds."""
         return {"gpu": self.gpu.name, "clock": self.clock, "gemms": [row.record() for row in self.rows]}
 
 
@@ -355,7 +355,7 @@ def _lines(gemms: Sequence[Wanted | Gemm]) -> tuple[Wanted, ...]:
 
 
 def _gains(chosen: Mapping[Wanted, QueuePlans], bench: Bench, jobs: Jobs) -> dict[Wanted, tuple[Gain, Gain]]:
-    """What each line gains over default concurrency and one after another, kernels and degrees unchanged."""
+    """Return what each line gains over default concurrency and one after another, kernels and degrees unchanged."""
     dtypes = sorted({line.gemm.dtype for line in chosen})
     rows = perturb(
         chain.from_iterable(chosen.values()),

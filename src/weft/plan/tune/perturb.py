@@ -135,14 +135,14 @@ def moves(system: System, values: Iterable[Values], measured: bool = False) -> I
 
 
 def _title(what: str, paths: Sequence[str]) -> str:
-    """Words for what moves, with its paths, or their table if there are many."""
+    """Return the words for what moves, with its paths, or their table if there are many."""
     many = f"{paths[0].partition('.')[0]}, {len(paths)} values"
     listed = ", ".join(paths) if len(paths) < 3 else many
     return f"{what} ({listed})" if what else listed
 
 
 def _changes(system: System, values: Mapping[str, str]) -> bool:
-    """Whether values at those texts make a different and valid machine."""
+    """Return whether values at those texts make a different and valid machine."""
     try:
         moved = system.replace(values)
     except InputError:
@@ -173,7 +173,7 @@ def perturb(
     figures: Callable[[Runs], Mapping[Any, float]],
     jobs: Jobs | None = None,
 ) -> list[Row]:
-    """The `figures` of simulations with each uncertain value of their systems at either end of its range.
+    """Return the `figures` of simulations with each uncertain value of their systems at either end of its range.
 
     The first row has every value as it is; a row follows for each of `moves` (from the function of that name). Equal
     simulations run once. `figures` looks up timelines by the unmoved task. Raises what the simulations raise.
@@ -227,6 +227,6 @@ class Sensitivity(Answer):
         return " / ".join(format(row.figures[name], self.formats[name]) for row in rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """Every row as plain data."""
+        """Return every row as plain data."""
         rows = [asdict(row) for row in self.rows]
         return {"study": f"{self.study} sensitivity", "cases": self.cases, "rows": rows}

@@ -50,7 +50,7 @@ def tables_for(
     progress: Progress | None = None,
     store: Store | None = None,
 ) -> SlowdownTables:
-    """The slowdown tables of a system, or of `ranks` GPUs, for some collectives, simulated on `jobs` processes.
+    """Return the slowdown tables of a system, or of `ranks` GPUs, for some collectives, simulated on `jobs` processes.
 
     Runs in `store` are not repeated. Raises InputError for a machine without a known collective library,
     UnknownNameError for an unknown GPU or collective, and what the simulations raise.
@@ -59,7 +59,7 @@ def tables_for(
 
 
 def tables_of(bench: Bench, collectives: Sequence[str], jobs: Jobs) -> SlowdownTables:
-    """The slowdown tables of the system of a bench; otherwise as `tables_for`."""
+    """Return the slowdown tables of the system of a bench; otherwise as `tables_for`."""
     for name in collectives:
         check_name("collective", name, COLLECTIVES)
     if bench.gpu.vendor == "none":
@@ -71,7 +71,7 @@ def tables_of(bench: Bench, collectives: Sequence[str], jobs: Jobs) -> SlowdownT
 
 
 def splits_of(gpu: Gpu) -> tuple[int, ...]:
-    """Numbers of compute units to set apart: doubling from one per XCD, or four, to less than half of the GPU."""
+    """Numbers of compute units to reserved: doubling from one per XCD, or four, to less than half of the GPU."""
     first = max(4, gpu.dies)
     most = 0.45 * gpu.compute.compute_units
     return tuple(first << power for power in range(5) if first << power <= most)
@@ -149,7 +149,7 @@ class _Probes:
         return GemmTable(_curve(one or more), _curve(more or one))
 
     def _pair(self, gemm: Gemm, name: str, units: int, tables: SlowdownTables) -> tuple[int, Simulation]:
-        """A GEMM beside a collective of about the same duration: its size [bytes], and the task."""
+        """Return a GEMM beside a collective of about the same duration: its size [bytes], and the task."""
         table = tables.collective(name)
         column = table.units[units] if units else table.dma
         lasts = tables.profile(gemm).seconds[units]
@@ -161,7 +161,7 @@ class _Probes:
         return Collective(name, size, self.bench.system.gpus, self.dtype)
 
     def _time_collective(self, name: str, size: int, units: int | None) -> Simulation:
-        """A collective alone: on `units` compute units, by DMA engines (0), or as the library runs it (None)."""
+        """Return a collective alone: on `units` compute units, by DMA engines (0), or as the library runs it (None)."""
         return self.bench.collective(self._of(name, size), units)
 
     def _checks(self, tables: SlowdownTables) -> Iterator[_Check]:
@@ -220,7 +220,7 @@ def _while_both(until: float, end: float, alone: float) -> float:
 
 
 def _curve(points: Sequence[tuple[float, float]]) -> Curve:
-    """A curve through the means of neighbouring points, in ascending order."""
+    """Return a curve through the means of neighbouring points, in ascending order."""
     groups: dict[float, list[float]] = {}
     for place, value in sorted(points):
         groups.setdefault(round(place, 2), []).append(value)

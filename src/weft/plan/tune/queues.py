@@ -52,21 +52,21 @@ class GoKernels:
         return self.best(1)
 
     def best(self, degree: int) -> GemmTiling:
-        """The GO-kernel: the fastest for `degree` co-running copies, the first ranked on a tie."""
+        """Return the GO-kernel: the fastest for `degree` co-running copies, the first ranked on a tie."""
         tried = self.runs[degree]
         return min(tried, key=lambda tiling: drain_seconds(tried[tiling]))
 
     def seconds(self, degree: int) -> float:
-        """Time of `degree` co-running copies with the GO-kernel [s]."""
+        """Return the time of `degree` co-running copies with the GO-kernel [s]."""
         return drain_seconds(self.runs[degree][self.best(degree)])
 
     def tiled_gemm(self, degree: int) -> Tiled:
-        """The GEMM with its GO-kernel for a degree."""
+        """Return the GEMM with its GO-kernel for a degree."""
         return Tiled(self.gemm, self.best(degree))
 
 
 def candidates(gemm: Gemm, gpu: Gpu, options: RunOptions = SUSTAINED) -> tuple[GemmTiling, ...]:
-    """The kernels to try, those for the whole GPU first; raises InputError for a dtype that the GPU lacks.
+    """Return the kernels to try, those for the whole GPU first; raises InputError for a dtype that the GPU lacks.
 
     Kernels with K in one piece are tried beside those that split it: many co-running GEMMs fill the GPU without a
     split.
@@ -82,7 +82,7 @@ def candidates(gemm: Gemm, gpu: Gpu, options: RunOptions = SUSTAINED) -> tuple[G
 
 
 def part_of(gpu: Gpu, share: int) -> Gpu:
-    """A GPU with 1 / `share` of the compute units and of the last-level cache."""
+    """Return a GPU with 1 / `share` of the compute units and of the last-level cache."""
     if share == 1:
         return gpu
     compute = gpu.compute.model_copy(update={"compute_units": max(gpu.compute.compute_units // share, 1)})
@@ -91,7 +91,7 @@ def part_of(gpu: Gpu, share: int) -> Gpu:
 
 
 def degrees_up_to(count: int) -> tuple[int, ...]:
-    """The degrees for `count` queued GEMMs: powers of two, and all of them together."""
+    """Return the degrees for `count` queued GEMMs: powers of two, and all of them together."""
     if count < 1:
         raise InputError(f"{count} GEMMs are queued; at least one must be")
     together = [count] if count <= DEGREES[-1] else []
@@ -99,7 +99,7 @@ def degrees_up_to(count: int) -> tuple[int, ...]:
 
 
 def go_kernels(gemms: Mapping[Gemm, Iterable[int]], bench: Bench, jobs: Jobs | None = None) -> dict[Gemm, GoKernels]:
-    """The GO-kernels of some GEMMs, each for the degrees named for it and for 1, by simulating every candidate.
+    """Return the GO-kernels of some GEMMs, each for the degrees named for it and for 1, by simulating every candidate.
 
     Raises InputError for a GEMM that no kernel of the GPU's library can run.
     """
@@ -144,7 +144,7 @@ class Queue:
 
 
 def batch_sizes(queued: int, degree: int) -> tuple[int, ...]:
-    """Sizes of batches at a degree: full ones, then the rest in the largest allowed ones.
+    """Return the sizes of batches at a degree: full ones, then the rest in the largest allowed ones.
 
     >>> batch_sizes(7, 4)
     (4, 2, 1)
@@ -174,7 +174,7 @@ def _default_batch(queue: Queue, kernels: Kernels, bench: Bench) -> Simulation:
 
 
 def plan_batches(queue: Queue, degree: int, kernels: Kernels, bench: Bench, tuned_for: int | None = None) -> Batches:
-    """The batches of a degree, with GO-kernels tuned for each batch's size, or for `tuned_for`."""
+    """Return the batches of a degree, with GO-kernels tuned for each batch's size, or for `tuned_for`."""
     return tuple(
         bench.queue([_tiled_gemm(kernels[gemm], tuned_for or len(part)) for gemm in part])
         for part in _parts(queue.gemms, degree)
@@ -182,7 +182,7 @@ def plan_batches(queue: Queue, degree: int, kernels: Kernels, bench: Bench, tune
 
 
 def _tiled_gemm(kernels: GoKernels, degree: int) -> Tiled:
-    """The GEMM with its kernel for a degree, or for the next lower one that was tried."""
+    """Return the GEMM with its kernel for a degree, or for the next lower one that was tried."""
     return kernels.tiled_gemm(max(one for one in kernels.degrees if one <= degree))
 
 
@@ -194,7 +194,7 @@ def _parts(gemms: Sequence[Gemm], degree: int) -> Iterator[Sequence[Gemm]]:
 
 
 def seconds(batches: Batches, runs: Runs) -> float:
-    """Time of batches, each begun when the previous one has ended [s]."""
+    """Return the time of batches, each begun when the previous one has ended [s]."""
     return sum(drain_seconds(runs[batch]) for batch in batches)
 
 
@@ -216,7 +216,7 @@ class QueuePlans:
 
 
 def plans(queue: Queue, degree: int, kernels: Kernels, bench: Bench) -> QueuePlans:
-    """How a queue runs with the kernels that are fastest alone, and with GO-kernels at a degree."""
+    """Return how a queue runs with the kernels that are fastest alone, and with GO-kernels at a degree."""
     sequential, chosen = (plan_batches(queue, each, kernels, bench) for each in (1, degree))
     return QueuePlans(sequential, (_default_batch(queue, kernels, bench),), chosen)
 
@@ -230,7 +230,7 @@ def _ways(queue: Queue, kernels: Kernels, bench: Bench) -> dict[tuple[int, int |
 
 
 def needed_simulations(queue: Queue, kernels: Kernels, bench: Bench) -> Iterator[Simulation]:
-    """Every batch to simulate for a queue: default concurrency, each degree, each set of kernels."""
+    """Yield every batch to simulate for a queue: default concurrency, each degree, each set of kernels."""
     yield _default_batch(queue, kernels, bench)
     yield from chain.from_iterable(_ways(queue, kernels, bench).values())
 
@@ -272,7 +272,7 @@ def judge(queue: Queue, kernels: Kernels, bench: Bench, runs: Runs) -> Judged:
 
 
 def judge_queues(queues: Sequence[Queue], bench: Bench, jobs: Jobs) -> tuple[list[Judged], dict[Gemm, GoKernels], Runs]:
-    """Every queue judged, the GO-kernels of their GEMMs, and the runs of all batches.
+    """Return every queue judged, the GO-kernels of their GEMMs, and the runs of all batches.
 
     Raises what `go_kernels` raises.
     """

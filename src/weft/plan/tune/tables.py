@@ -58,7 +58,7 @@ class CollectiveTable:
         return right, max(0.0, (bytes_ - sizes[right - 1]) / (sizes[right] - sizes[right - 1]))
 
     def seconds(self, column: Sequence[float], bytes_: float) -> float:
-        """The time of `bytes_` in one column [s]."""
+        """Return the time of `bytes_` in one column [s]."""
         return between(column, *self.place(bytes_))
 
 
@@ -81,7 +81,7 @@ class MutualSlowdowns:
     rate: float
 
     def at(self, boundness: float) -> tuple[float, float]:
-        """Both slowdowns at a boundness, interpolated linearly."""
+        """Return both slowdowns at a boundness, interpolated linearly."""
         gemm, collective = (np.interp(boundness, self.boundness, each) for each in (self.gemm, self.collective))
         return float(gemm), float(collective)
 
@@ -94,7 +94,7 @@ class Curve:
     values: tuple[float, ...]
 
     def at(self, place: float) -> float:
-        """The value at a place."""
+        """Return the value at a place."""
         return float(np.interp(place, self.places, self.values))
 
 
@@ -126,7 +126,7 @@ class GemmProfile:
 
 
 def profile_of(gemm: Gemm, gpu: Gpu, taken: Sequence[int], options: RunOptions = SUSTAINED) -> GemmProfile:
-    """The closed-form profile of a GEMM with each number of compute units `taken` off it; 0 is always included.
+    """Return the closed-form profile of a GEMM with each number of compute units `taken` off it; 0 is always included.
 
     Raises InputError for a data type that the GPU's matrix units lack.
     """
@@ -177,7 +177,7 @@ class SlowdownTables:
 
     @property
     def splits(self) -> tuple[int, ...]:
-        """Compute units that may be set apart for a collective."""
+        """Compute units that may be reserved for a collective."""
         return tuple(next(iter(self.collectives.values())).units)
 
     @property
@@ -186,18 +186,18 @@ class SlowdownTables:
         return self.gpu.dies
 
     def error(self, given: bool) -> float:
-        """Mean error of predicted makespans over the check runs, with isolated times `given` or looked up."""
+        """Return mean error of predicted makespans over the check runs, with isolated times `given` or looked up."""
         found = self.errors.get(GIVEN if given else LOOKED_UP, ())
         return sum(map(abs, found)) / len(found) if found else 0.0
 
     def collective(self, name: str) -> CollectiveTable:
-        """The table of a collective; UnknownNameError for one that is not there."""
+        """Return the table of a collective; UnknownNameError for one that is not there."""
         if name not in self.collectives:
             raise UnknownNameError("collective", name, self.collectives)
         return self.collectives[name]
 
     def profile(self, gemm: Gemm) -> GemmProfile:
-        """The GEMM's profile scaled to simulated times; computed once per shape."""
+        """Return the GEMM's profile scaled to simulated times; computed once per shape."""
         if gemm not in self._profiles:
             taken = {*self.splits, *(table.library_units for table in self.collectives.values())}
             plain = profile_of(gemm, self.gpu, sorted(taken), RunOptions(clock=self.clock))
@@ -214,7 +214,7 @@ class SlowdownTables:
         return write_json(path, self.record())
 
     def record(self) -> dict[str, Any]:
-        """The tables as plain data, from which `from_record` rebuilds equal tables."""
+        """Return the tables as plain data, from which `from_record` rebuilds equal tables."""
         plain = _adapter().dump_python(self, mode="json")
         return {"kind": KIND, "schema": SCHEMA, **{name: plain[name] for name in plain if name[0] != "_"}}
 

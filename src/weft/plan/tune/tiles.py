@@ -79,7 +79,7 @@ class Template:
         return tuple(len(getattr(self, name)) for name in KNOBS)
 
     def candidates(self) -> Ints:
-        """Every combination, a row each, the last knob fastest."""
+        """Return every combination, a row each, the last knob fastest."""
         return np.array(list(product(*(getattr(self, name) for name in KNOBS))), dtype=np.int64)
 
 
@@ -123,7 +123,7 @@ class Tiles(Answer):
         return np.argsort(self.seconds, kind="stable")
 
     def timed_tile(self, at: int) -> TimedTile:
-        """The kept candidate of a position."""
+        """Return the kept candidate of a position."""
         return TimedTile(_tiling(self.knobs[at], int(self.resident[at])), float(self.seconds[at]))
 
     @property
@@ -132,7 +132,7 @@ class Tiles(Answer):
         return self.timed_tile(int(self.order[0]))
 
     def fastest(self, most: int) -> list[TimedTile]:
-        """The fastest candidates; of those that differ in threads alone and take the same time, the first."""
+        """Return the fastest candidates; of those that differ in threads alone and take the same time, the first."""
         found: dict[tuple[float, ...], TimedTile] = {}
         for at in self.order:
             one = self.timed_tile(int(at))
@@ -149,7 +149,7 @@ class Tiles(Answer):
         return self.library.seconds / self.best.seconds - 1
 
     def within(self, share: float) -> int:
-        """How many candidates are at most `share` slower than the best."""
+        """Return how many candidates are at most `share` slower than the best."""
         return int(np.count_nonzero(self.seconds <= (1 + share) * self.best.seconds))
 
     def to_dict(self) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def _most(pruned: Mapping[str, int]) -> str:
 
 
 def _library_seconds(gemm: Gemm, plan: RankedPlan, rates: gemm_kernel.KernelMachine) -> float:
-    """The library's kernel timed with the same harness as the template's."""
+    """Return the library's kernel timed with the same harness as the template's."""
     one = plan.tiling
     cluster = max(one.share_rows, one.share_columns)
     tile = np.array([[one.rows, one.columns, one.step, one.stages, one.resident, 0, cluster]], dtype=float)
@@ -222,7 +222,7 @@ def _library_seconds(gemm: Gemm, plan: RankedPlan, rates: gemm_kernel.KernelMach
 
 
 def _as_tiles(knobs: Ints, resident: Ints) -> Floats:
-    """Rows of `gemm_kernel.Tile`: no narrower versions, no clusters."""
+    """Return rows of `gemm_kernel.Tile`: no narrower versions, no clusters."""
     ones = np.ones(len(knobs))
     return np.column_stack([*knobs[:, :4].T, resident, 0 * ones, ones]).astype(float)
 
@@ -360,7 +360,7 @@ def _until(goal: float, known: Mapping[int, float], sizes: tuple[int, ...], rand
 
 
 def _walk(at: int, known: Mapping[int, float], sizes: tuple[int, ...], random: Random) -> Iterator[int]:
-    """The candidates that one walk evaluates: its start, and each neighbour that it considers, taken or not."""
+    """Yield the candidates that one walk evaluates: its start, and each neighbour that it considers, taken or not."""
     yield at
     temperature, best, idle = _HOT, known[at], 0
     while idle < _STALL:
@@ -377,7 +377,7 @@ def _walk(at: int, known: Mapping[int, float], sizes: tuple[int, ...], random: R
 
 
 def _neighbour(place: int, sizes: tuple[int, ...], random: Random) -> int:
-    """The position one value up or down on one knob; -1 beyond its values."""
+    """Return the position one value up or down on one knob; -1 beyond its values."""
     knob = random.randrange(len(sizes))
     turn, stride = random.choice((-1, 1)), prod(sizes[knob + 1 :])
     return place + turn * stride if 0 <= place // stride % sizes[knob] + turn < sizes[knob] else -1

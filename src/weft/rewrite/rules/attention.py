@@ -128,7 +128,7 @@ def _not_turned(flow: Flow, name: str) -> str:
 
 
 def _strip_repeat(flow: Flow, name: str) -> tuple[str, int]:
-    """The heads that a name repeats, and how often."""
+    """Return the heads that a name repeats, and how often."""
     view = flow.graph.tensors.get(name)
     if isinstance(view, View) and view.repeat > 1 and view == View(view.of, axis=1, repeat=view.repeat):
         name, repeat = view.of, view.repeat

@@ -25,19 +25,19 @@ class Rule:
 
 
 def streaming(flow: Flow, *names: str) -> Iterator[Node]:
-    """The streaming nodes of some names that run every time."""
+    """Yield the streaming nodes of some names that run every time."""
     for node in flow.graph:
         if isinstance(node.op, Streaming) and node.op.name in names and node.outputs and node.phase != "load":
             yield node
 
 
 def is_streaming(node: Node | None, *names: str) -> bool:
-    """Whether a node is a streaming operator of one of the names."""
+    """Return whether a node is a streaming operator of one of the names."""
     return node is not None and isinstance(node.op, Streaming) and node.op.name in names
 
 
 def refuse_place(why: str, *nodes: Node) -> MatchedPlace:
-    """A place at which a rule is refused, and the reason."""
+    """Return a place at which a rule is refused, and the reason."""
     return MatchedPlace(tuple(node.id for node in nodes), None, why)
 
 
@@ -50,5 +50,5 @@ def find_follower(flow: Flow, node: Node, name: str) -> tuple[Node | None, tuple
 
 
 def size(draw: np.random.Generator, *, multiple: int = 1) -> int:
-    """A small random dimension."""
+    """Return a small random dimension."""
     return multiple * int(draw.integers(1, 6))

@@ -19,7 +19,7 @@ _NORMS = {"layernorm": "add_layernorm", "eager_layernorm": "add_layernorm", "rms
 
 
 def bias_gelu(flow: Flow) -> Iterator[MatchedPlace]:
-    """A bias and the GeLU after it in one kernel."""
+    """Yield a bias and the GeLU after it in one kernel."""
     for node in streaming(flow, "bias_add"):
         after, why = flow.next_of(node)
         if is_streaming(after, "gelu"):
@@ -36,7 +36,7 @@ def _op(node: Node) -> Streaming:
 
 
 def gelu_example(draw: np.random.Generator) -> Graph:
-    """A bias and GeLU on a matrix of random size."""
+    """Return a bias and GeLU on a matrix of random size."""
     draft, rows, columns = Draft(), size(draw), size(draw)
     x = draft.add_input("x", rows, columns)
     moved = draft.node("moved", Streaming("bias_add", rows * columns), x, draft.weight("b", columns))
@@ -95,7 +95,7 @@ def chain_example(draw: np.random.Generator) -> Graph:
 
 
 def dropout_add(flow: Flow) -> Iterator[MatchedPlace]:
-    """A dropout and the sum with a second tensor in one kernel, with the bias before them if there is one."""
+    """Yield a dropout and the sum with a second tensor in one kernel, with the bias before them if there is one."""
     for node in streaming(flow, "dropout"):
         after, blocked = find_follower(flow, node, "residual_add")
         yield from blocked
@@ -115,7 +115,7 @@ def dropout_add(flow: Flow) -> Iterator[MatchedPlace]:
 
 
 def dropout_example(draw: np.random.Generator) -> Graph:
-    """A bias or none, dropout and a sum, whose operands are in either order."""
+    """Return a bias or none, dropout and a sum, whose operands are in either order."""
     draft, rows, columns = Draft(), size(draw), size(draw)
     count, x = rows * columns, draft.add_input("x", rows, columns)
     if draw.random() < 0.5:
@@ -128,7 +128,7 @@ def dropout_example(draw: np.random.Generator) -> Graph:
 
 
 def add_norm(flow: Flow) -> Iterator[MatchedPlace]:
-    """A sum of two tensors and the norm after it in one kernel, which also keeps the sum for others."""
+    """Yield a sum of two tensors and the norm after it in one kernel, which also keeps the sum for others."""
     for node in streaming(flow, "residual_add", "bias_dropout_add"):
         (total,) = node.outputs
         for after in flow.readers(total):
@@ -157,7 +157,7 @@ def _fuse_sum(flow: Flow, node: Node, after: Node) -> MatchedPlace:
 
 
 def norm_example(draw: np.random.Generator) -> Graph:
-    """A sum, with a dropout or a bias before it or neither, and a norm of it; the sum is read again."""
+    """Return a sum, with a dropout or a bias before it or neither, and a norm of it; the sum is read again."""
     draft, rows, columns = Draft(), size(draw), size(draw)
     count, x, residual = rows * columns, draft.add_input("x", rows, columns), draft.add_input("residual", rows, columns)
     norm = str(draw.choice(list(_NORMS)))

@@ -66,7 +66,7 @@ def _merge_products(flow: Flow, nodes: Sequence[Node]) -> MatchedPlace:
 
 
 def _load_node(name: str, kind: str, inputs: tuple[str, ...], outputs: dict[str, Tensor]) -> Node:
-    """A node that runs once, before the graph."""
+    """Return a node that runs once, before the graph."""
     written = sum(tensor.bytes for tensor in outputs.values())
     op = Opaque(kind, bytes=2 * written, written=written)
     return Node(op, name, stream="compute", phase=LOAD, inputs=inputs, outputs=tuple(outputs))
@@ -94,7 +94,7 @@ def merge_example(count: int) -> Callable[[np.random.Generator], Graph]:
 
 
 def fold_batchnorm(flow: Flow) -> Iterator[MatchedPlace]:
-    """A convolution and the batch normalisation of its output: filters that normalise by themselves."""
+    """Yield a convolution and the batch normalisation of its output: filters that normalise by themselves."""
     for node in flow.graph:
         if not isinstance(node.op, Convolution):
             continue
@@ -118,7 +118,7 @@ def fold_batchnorm(flow: Flow) -> Iterator[MatchedPlace]:
 
 
 def fold_example(draw: np.random.Generator) -> Graph:
-    """A convolution of random sizes, with or without a bias, and its normalisation."""
+    """Return a convolution of random sizes, with or without a bias, and its normalisation."""
     draft, images, channels, filters = Draft(), size(draw), size(draw), size(draw)
     stride, padding = int(draw.integers(1, 3)), int(draw.integers(0, 2))
     op = Convolution(images, channels, filters, size(draw) + 2, size(draw) + 2, 3, stride, padding)
@@ -131,7 +131,7 @@ def fold_example(draw: np.random.Generator) -> Graph:
 
 
 def matmul_bias(flow: Flow) -> Iterator[MatchedPlace]:
-    """A GEMM and the kernel that adds its bias: the GEMM adds it as it writes its output."""
+    """Yield a GEMM and the kernel that adds its bias: the GEMM adds it as it writes its output."""
     for node in flow.graph:
         if not isinstance(node.op, Gemm) or len(node.inputs) != 2 or not node.outputs:
             continue
@@ -147,7 +147,7 @@ def matmul_bias(flow: Flow) -> Iterator[MatchedPlace]:
 
 
 def bias_example(draw: np.random.Generator) -> Graph:
-    """A GEMM of random sizes and its bias."""
+    """Return a GEMM of random sizes and its bias."""
     draft, m, n, k = Draft(), size(draw), size(draw), size(draw)
     y = draft.node("product", Gemm(m, n, k, "fp16"), draft.add_input("x", m, k), draft.weight("w", k, n))
     return draft.graph(draft.node("y", Streaming("bias_add", m * n), y, draft.weight("b", n)))
@@ -206,7 +206,7 @@ def _chunk_product(node: Node, after: Node, chunks: int) -> MatchedPlace:
 
 
 def scatter_example(draw: np.random.Generator) -> Graph:
-    """A GEMM on several ranks, whose outputs are added up and shared out by rows."""
+    """Return a GEMM on several ranks, whose outputs are added up and shared out by rows."""
     ranks = int(draw.integers(2, 4))
     draft, m, n, k = Draft(ranks=ranks), size(draw, multiple=4 * ranks), size(draw), size(draw)
     y = draft.node("product", Gemm(m, n, k, "fp16"), draft.add_input("x", m, k), draft.weight("w", k, n))

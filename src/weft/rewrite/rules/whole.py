@@ -19,7 +19,7 @@ _DYNAMIC = ("top_k", "permute", "unpermute")
 
 
 def fold_constants(flow: Flow) -> Iterator[MatchedPlace]:
-    """An operator on weights and constants alone: it runs once, before the graph."""
+    """Yield an operator on weights and constants alone: it runs once, before the graph."""
     for node in flow.graph:
         if node.phase == LOAD or not node.inputs or not node.outputs or isinstance(node.op, Collective):
             continue
@@ -28,7 +28,7 @@ def fold_constants(flow: Flow) -> Iterator[MatchedPlace]:
 
 
 def constants_example(draw: np.random.Generator) -> Graph:
-    """The sum of two tables of weights, which is added to an input."""
+    """Return the sum of two tables of weights, which is added to an input."""
     draft, rows, columns = Draft(), size(draw), size(draw)
     count = rows * columns
     tables = draft.weight("positions", rows, columns), draft.weight("types", rows, columns)
@@ -37,7 +37,7 @@ def constants_example(draw: np.random.Generator) -> Graph:
 
 
 def share_common(flow: Flow) -> Iterator[MatchedPlace]:
-    """An operator that computes on the same inputs what an earlier one does: the earlier one's output is read."""
+    """Yield an operator that computes on the same inputs what an earlier one does: the earlier one's output is read."""
     seen: dict[tuple[Op, tuple[str, ...]], Node] = {}
     for node in flow.graph:
         if not node.inputs or not node.outputs:
@@ -61,7 +61,7 @@ def common_example(draw: np.random.Generator) -> Graph:
 
 
 def drop_unused(flow: Flow) -> Iterator[MatchedPlace]:
-    """An operator whose outputs nothing reads, neither in the graph nor outside."""
+    """Yield an operator whose outputs nothing reads, neither in the graph nor outside."""
     if not flow.graph.results or len(flow.graph) == 1:
         return
     for node in flow.graph:
@@ -70,7 +70,7 @@ def drop_unused(flow: Flow) -> Iterator[MatchedPlace]:
 
 
 def unused_example(draw: np.random.Generator) -> Graph:
-    """An operator that is a result, and one beside it that is not."""
+    """Return an operator that is a result, and one beside it that is not."""
     draft, count = Draft(), size(draw)
     x = draft.add_input("x", count)
     draft.node("unused", Streaming("gelu", count), x)
@@ -78,7 +78,7 @@ def unused_example(draw: np.random.Generator) -> Graph:
 
 
 def cuda_graph(flow: Flow) -> Iterator[MatchedPlace]:
-    """All kernels recorded once and launched as one: the host sets the pace no more."""
+    """Yield all kernels recorded once and launched as one: the host sets the pace no more."""
     graph = flow.graph
     if graph.labels.get(LAUNCHED) == CAPTURED:
         return
@@ -92,7 +92,7 @@ def cuda_graph(flow: Flow) -> Iterator[MatchedPlace]:
 
 
 def captured_example(draw: np.random.Generator) -> Graph:
-    """A few small kernels."""
+    """Return a few small kernels."""
     draft, shape = Draft(), (size(draw), size(draw))
     value = draft.add_input("x", *shape)
     for number in range(3):

@@ -109,13 +109,13 @@ def _spans(program: Program, m: Machine, resident: Mapping[str, int]) -> tuple[S
 
 
 def _log(m: Machine, g: int, k: int) -> Table:
-    """The log of the workgroups of a kernel: when and on which compute unit each ran."""
+    """Return the log of the workgroups of a kernel: when and on which compute unit each ran."""
     first = int(m.kernel[g, k, y.KERNEL_FIRST_WORK])
     return m.work_log[g, first : first + int(m.kernel[g, k, y.KERNEL_WORKGROUPS])]
 
 
 def _per_workgroup(m: Machine, g: int, k: int) -> dict[str, float]:
-    """The time of a workgroup slot of kernel `k` by what it did or waited for [s]; keys as in `REASONS`.
+    """Return the time of a workgroup slot of kernel `k` by what it did or waited for [s]; keys as in `REASONS`.
 
     Loads count by what served their last request, stores by where they went.
     """
@@ -204,7 +204,7 @@ def _series(m: Machine, causes: list[Cause]) -> Series:
 
 
 def _on_network(names: tuple[str, ...], m: Machine) -> dict[str, float]:
-    """What left the nodes by the adapters of a network between them [bytes]; nothing without one."""
+    """Return what left the nodes by the adapters of a network between them [bytes]; nothing without one."""
     adapters = [k for k, name in enumerate(names) if name.startswith("adapter out")]
     return {"network_bytes": int(m.link_run[adapters, y.LINK_BYTES].sum())} if adapters else {}
 
@@ -270,7 +270,7 @@ def _counters(m: Machine, names: tuple[str, ...]) -> dict[str, float]:
 
 
 def _durations(gpus: int, spans: tuple[Span, ...], chunks: tuple[ChunkSpan, ...]) -> dict[str, float]:
-    """How long each operator ran [s]: from its first request to its last end, on the slowest GPU.
+    """Return how long each operator ran [s]: from its first request to its last end, on the slowest GPU.
 
     A reduce-scatter without a kernel runs from its first byte sent to its last one reduced, a combine without one from
     the first update of a token to the last.
@@ -315,7 +315,7 @@ def carried_out(work: ChannelWork, m: Machine) -> MemoryCommands:
 
 
 def _updates(program: Program, m: Machine) -> TileUpdates | None:
-    """The updates that a run recorded; None if it recorded none, or has no tiles."""
+    """Return the updates that a run recorded; None if it recorded none, or has no tiles."""
     if len(m.update_log) == 0 or not program.plan.work:
         return None
     gpus, wavefronts = len(m.update_log), int(m.shape[y.SIZE_WAVEFRONTS])
@@ -327,7 +327,7 @@ def _updates(program: Program, m: Machine) -> TileUpdates | None:
 
 
 def _begun(program: Program, m: Machine, tiles: int) -> Ints:
-    """When the first workgroup of each tile began to read, after its wait [fs]; of the shape (gpus, tiles)."""
+    """Return when the first workgroup of each tile began to read, after its wait [fs]; of the shape (gpus, tiles)."""
     begun = np.full((len(m.kernel), tiles), y.NEVER)
     for g in range(len(begun)):
         for k, placed in enumerate(program.plan.kernels):

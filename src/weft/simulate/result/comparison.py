@@ -89,11 +89,11 @@ class Comparison(Answer):
         return next(iter(self.timelines.values()))
 
     def speedup(self, overlap: str) -> float:
-        """How many times faster than the baseline."""
+        """Return how many times faster than the baseline."""
         return speedup(self[overlap], self.baseline)
 
     def corun(self, overlap: str | None = None) -> CoRun:
-        """A loop of GEMMs and one of collectives under an overlap (None: the first), beside each alone."""
+        """Return a loop of GEMMs and one of collectives under an overlap (None: the first), beside each alone."""
         run = self.baseline if overlap is None else self[overlap]
         gemm, moved = run.graph.gemms[0].name, run.graph.collectives[0]
         driver, kernel = driver_of(moved.choice.kernel), moved.choice.kernel
@@ -118,7 +118,7 @@ class Comparison(Answer):
         return min(alike, key=self._slowdown)
 
     def _slowdown(self, overlap: str) -> tuple[float, float]:
-        """How many times longer both streams take under an overlap, together, and its time [s]."""
+        """Return how many times longer both streams take under an overlap, together, and its time [s]."""
         both = (self.corun(overlap).gemm, self.corun(overlap).collective) if self.is_shared else ()
         return sum(loop.slowdown for loop in both), self[overlap].makespan
 
@@ -162,7 +162,7 @@ class Comparison(Answer):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Every run as plain data, and the reason for each overlap that cannot run."""
+        """Return every run as plain data, and the reason for each overlap that cannot run."""
         best = {"best": self.best} if self.is_shared else {}
         drawn = {name: one.record() for name, one in self.drawn.items()}
         late: dict[str, Any] = {}

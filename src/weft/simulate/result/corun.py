@@ -203,7 +203,7 @@ class CoRun:
 
     @property
     def rounds(self) -> int:
-        """Rounds in which the collective's workgroups run on compute units set apart for it; 1 if all fit at once."""
+        """Rounds in which the collective's workgroups run on compute units reserved for it; 1 if all fit at once."""
         mask = self._collective.choice.compute_units
         return rounds_of(self._span.workgroups, mask, self._span.resident, self.run.gpu)
 
@@ -269,12 +269,12 @@ class CoRun:
 
     @property
     def serial(self) -> float:
-        """Time of both loops one after the other, the collectives on compute units [s]."""
+        """Time of both loops serially, the collectives on compute units [s]."""
         return sum(self._parts)
 
     @property
     def speedup(self) -> float:
-        """Speedup over running both loops one after the other."""
+        """Speedup over running both loops serially."""
         return self.serial / self.makespan
 
     @property
@@ -311,7 +311,7 @@ class CoRun:
         return {name: (row[0], row[1], row[2]) for name, row in found.items() if any(row)}
 
     def record(self) -> dict[str, Any]:
-        """All metrics as plain data for JSON."""
+        """Return all metrics as plain data for JSON."""
         held, choice = self.run.held, self.choice
         parts = (self.run, self.gemm_alone, self.collective_alone)
         return to_plain(
@@ -348,7 +348,7 @@ class CoRun:
 
 
 def _loop(run: Timeline, name: str, alone: Timeline, other: str) -> LoopTimes:
-    """Times of a loop, co-running with the loop `other` and alone."""
+    """Return the times of a loop, co-running with the loop `other` and alone."""
     ends, until = run.ends(name), run.ends(other)[-1]
     # The iterations that ended while the other loop ran, or the first one if none did.
     both = max(1, sum(end <= until for end in ends))

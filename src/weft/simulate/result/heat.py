@@ -107,7 +107,7 @@ def _share(part: npt.NDArray[Any], whole: npt.NDArray[Any]) -> Floats:
 
 
 def _camping(loads: npt.NDArray[Any]) -> float:
-    """Largest over mean load of every GPU, the mean of those that moved anything; 1 if nothing moved."""
+    """Return the largest over mean load of every GPU, the mean of those that moved anything; 1 if nothing moved."""
     loads = loads[loads.sum(axis=1) > 0]
     return float((loads.max(axis=1) / loads.mean(axis=1)).mean()) if len(loads) else 1.0
 

@@ -84,7 +84,7 @@ class MemoryInterference:
     load_p99_fs: Mapping[str, Ints]
 
     def stream(self, name: str, gpu: int = 0) -> StreamInterference:
-        """The figures of a stream, "compute" or "communication", on a GPU."""
+        """Return the figures of a stream, "compute" or "communication", on a GPU."""
         return next(one for one in self.streams if one.stream == name and one.gpu == gpu)
 
     def mean_delay(self, one: StreamInterference) -> float:
@@ -96,11 +96,11 @@ class MemoryInterference:
         return one.delaying_bytes / self.channels / self.channel_bytes_per_s
 
     def without_series(self) -> MemoryInterference:
-        """The same without the latencies over time."""
+        """Return the same without the latencies over time."""
         return replace(self, load_mean_fs={}, load_p99_fs={})
 
     def to_dict(self) -> dict[str, Any]:
-        """Every stream's figures, and misses by chunk, as plain data; times [s]."""
+        """Return every stream's figures, and misses by chunk, as plain data; times [s]."""
         streams = [
             {
                 **{name: vars(value) if isinstance(value, Percentiles) else value for name, value in vars(one).items()},
@@ -145,7 +145,7 @@ def _stream(m: Machine, g: int, at: int) -> StreamInterference:
 
 
 def _percentiles(row: Table, unit: float = 1.0, exact: float = 1.0) -> Percentiles:
-    """The distribution in a row of `histogram`: classes begin with `unit`, the largest value is in `exact`."""
+    """Return the distribution in a row of `histogram`: classes begin with `unit`, the largest value is in `exact`."""
     counts, most = row[: y.CLASSES], float(row[y.CLASSES]) * exact
     total = int(counts.sum())
     if total == 0:
@@ -156,7 +156,7 @@ def _percentiles(row: Table, unit: float = 1.0, exact: float = 1.0) -> Percentil
 
 
 def _middles() -> npt.NDArray[np.float64]:
-    """The middle of every class, in units; 0 for values below one unit."""
+    """Return the middle of every class, in units; 0 for values below one unit."""
     middles: npt.NDArray[np.float64] = 2 ** ((np.arange(y.CLASSES) - 0.5) / y.CLASSES_PER_DOUBLING)
     middles[0] = 0
     return middles

@@ -24,7 +24,7 @@ def ideal_speedup(first_s: float, second_s: float) -> float:
 
 
 def share_of_ideal(speedup: float, ideal: float) -> float:
-    """The fraction of the ideal's gain that a speedup reaches; below 0 for a slowdown."""
+    """Return the fraction of the ideal's gain that a speedup reaches; below 0 for a slowdown."""
     return (speedup - 1) / (ideal - 1)
 
 
@@ -61,7 +61,7 @@ def stage_ends(run: Timeline, gpu: int = 0) -> list[npt.NDArray[np.int64]]:
 
 
 def class_of(gemm_s: float, collective_s: float) -> str:
-    """The class (one of `CLASSES`) of a GEMM and a collective by their isolated times [s]."""
+    """Return the class (one of `CLASSES`) of a GEMM and a collective by their isolated times [s]."""
     if gemm_s > _LONGER * collective_s:
         return "G-long"
     return "C-long" if collective_s > _LONGER * gemm_s else "GC-equal"

@@ -37,7 +37,7 @@ stored_kinds(RunOptions, GemmTiling, Fabric, Link, Heat, MemoryInterference, Str
 
 
 def summary(timeline: Timeline) -> Timeline:
-    """The timeline without stages, chunks, copies, commands, series, heat, updates and residency.
+    """Return the timeline without stages, chunks, copies, commands, series, heat, updates and residency.
 
     Times, bytes, counters and spans are kept.
     """
@@ -49,7 +49,7 @@ def summary(timeline: Timeline) -> Timeline:
 
 
 def as_record(timeline: Timeline) -> dict[str, Plain]:
-    """A timeline as JSON-compatible data; functions in the options (arbiter, progress) are left out."""
+    """Return a timeline as JSON-compatible data; functions in the options (arbiter, progress) are left out."""
     return plain(timeline)  # type: ignore[no-any-return]
 
 
@@ -66,7 +66,7 @@ def from_record(record: Mapping[str, Any]) -> Timeline:
 
 
 def plain(value: Any) -> Plain:
-    """A value of a timeline as JSON-compatible data."""
+    """Return a value of a timeline as JSON-compatible data."""
     if isinstance(value, System):
         return {"System": {**value.model_dump(mode="json", exclude={"fabric"}), "fabric": plain(value.fabric)}}
     if isinstance(value, Pim):

@@ -248,7 +248,7 @@ class Timeline(Answer):
     # -- times
 
     def duration(self, operator: str) -> float:
-        """How long an operator ran [s]; 0 if it did not run."""
+        """Return how long an operator ran [s]; 0 if it did not run."""
         return self.durations.get(operator, 0.0)
 
     @cached_property
@@ -280,7 +280,7 @@ class Timeline(Answer):
         return max(max(ends) for ends in self._ends.values())
 
     def waits(self, operator: str) -> dict[str, float]:
-        """Mean time of a workgroup slot in one iteration of an operator on GPU 0, by activity [s].
+        """Return the mean time of a workgroup slot in one iteration of an operator on GPU 0, by activity [s].
 
         Keys as in `REASONS`; empty for copies by DMA engines.
         """
@@ -301,7 +301,7 @@ class Timeline(Answer):
         return sum(n for (of, kind), n in self.traffic.items() if of == operator and (not kinds or kind in kinds))
 
     def to_dict(self) -> dict[str, Any]:
-        """Times [us], bytes and counters of the run as plain data; a saved .json file holds every field."""
+        """Return the times [us], bytes and counters of the run as plain data; a saved .json file holds every field."""
         about = {name: self.graph.labels.get(name, "") for name in ("model", "sublayer")}
         return to_plain(
             **about, tp=self.graph.ranks, overlap=self.overlap, gpu=self.gpu.name, gemm_us=self.duration("gemm") * 1e6,
@@ -314,7 +314,7 @@ class Timeline(Answer):
         )  # fmt: skip
 
     def interference_record(self) -> dict[str, Any]:
-        """The interference under its name as plain data; empty if the run did not record it."""
+        """Return the interference under its name as plain data; empty if the run did not record it."""
         return {} if self.interference is None else {"interference": self.interference.to_dict()}
 
     def _save_json(self, file: Path) -> Path:
@@ -373,7 +373,7 @@ _KINDS = {"update": "updates near memory"}
 
 
 def words_of(cause: Cause) -> str:
-    """Words for a cause of traffic, such as "RS writes"."""
+    """Return the words for a cause of traffic, such as "RS writes"."""
     operator, kind = cause
     return f"{_SHORT.get(operator, operator)} {_KINDS.get(kind, f'{kind}s')}"
 

@@ -19,7 +19,7 @@ def explain(status: int, program: Program, m: Machine, policy: str) -> str:
 
 
 def starvation(m: Machine, policy: str) -> str:
-    """Which stream of which channel the policy has starved: the longest one where no event is left."""
+    """Return which stream of which channel the policy has starved: the longest one where no event is left."""
     waiting = m.channel[:, [y.CHAN_COMPUTE_COUNT, y.CHAN_COMMUNICATION_COUNT]]
     c, stream = np.unravel_index(waiting.argmax(), waiting.shape)
     g, local = divmod(int(c), int(m.shape[y.SIZE_CHANNELS]))
@@ -31,7 +31,7 @@ def starvation(m: Machine, policy: str) -> str:
 
 
 def _stuck(program: Program, m: Machine) -> str:
-    """The first workgroup or kernel that cannot go on, and what it waits for."""
+    """Return the first workgroup or kernel that cannot go on, and what it waits for."""
     for w in range(m.resident.shape[0]):
         if m.resident[w, y.WG_KERNEL] != y.NONE:
             return _waiting(program, m, w)

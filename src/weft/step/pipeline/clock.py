@@ -49,7 +49,7 @@ class Send:
 def run_schedule(
     schedule: Schedule, durations: Durations, send: float | Send | tuple[Send, Send] = 0.0
 ) -> PipelineTimes:
-    """When each task of a schedule runs: in its device's order, as soon as its input has arrived.
+    """Return when each task of a schedule runs: in its device's order, as soon as its input has arrived.
 
     `send` is a latency [s], a Send, or two: of activations, and of gradients.
 
@@ -65,7 +65,7 @@ def run_schedule(
 
 
 def task_times(schedule: Schedule, durations: Durations) -> Floats:
-    """The time that each task takes [s]; two that run together both take the time of the pair."""
+    """Return the time that each task takes [s]; two that run together both take the time of the pair."""
     times = np.empty(schedule.shape)
     for kind, name in enumerate(("forward", "backward", "weight")):
         times[kind] = seconds(f"the {name} time", getattr(durations, name), schedule.shape[1:])
@@ -81,7 +81,7 @@ def task_times(schedule: Schedule, durations: Durations) -> Floats:
 
 
 def seconds(what: str, value: ArrayLike, shape: tuple[int, ...]) -> Floats:
-    """Times [s] as an array of a shape, from a number or an array of its first axes."""
+    """Return the times [s] as an array of a shape, from a number or an array of its first axes."""
     try:
         times = np.asarray(value, float)
         spread = np.broadcast_to(times.reshape(times.shape + (1,) * (len(shape) - times.ndim)), shape)
@@ -94,12 +94,12 @@ def seconds(what: str, value: ArrayLike, shape: tuple[int, ...]) -> Floats:
 
 
 def latencies(schedule: Schedule, send: float | Send | tuple[Send, Send]) -> Floats:
-    """The send latency before each task [s]; zero where nothing comes from another device."""
+    """Return the send latency before each task [s]; zero where nothing comes from another device."""
     return _on_arrival(schedule, "latency", send)
 
 
 def _on_arrival(schedule: Schedule, part: str, send: float | Send | tuple[Send, Send]) -> Floats:
-    """A part of the sends [s] by the task that receives; zero where nothing comes from another device."""
+    """Return a part of the sends [s] by the task that receives; zero where nothing comes from another device."""
     values = np.zeros(schedule.shape)
     pair = send if isinstance(send, tuple) else (send, send)
     sends = [one if isinstance(one, Send) else Send(one) for one in pair]
@@ -120,7 +120,7 @@ def _on_departure(arriving: Floats) -> Floats:
 
 
 def least_makespan(schedule: Schedule, durations: Durations, send: float | Send | tuple[Send, Send] = 0.0) -> float:
-    """A makespan that no order of a schedule's tasks can beat [s].
+    """Return a makespan that no order of a schedule's tasks can beat [s].
 
     The longer of the work of the busiest device and the way of one micro-batch, forward through all stages and back.
     """
@@ -143,7 +143,7 @@ def find_inputs(schedule: Schedule) -> Ints:
 
 
 def _wakes(schedule: Schedule) -> Ints:
-    """The device that reads the output of each task; NONE if it stays on its device."""
+    """Return the device that reads the output of each task; NONE if it stays on its device."""
     reader = np.full(schedule.shape, NONE)
     moves = schedule.device[1:] != schedule.device[:-1]
     reader[FORWARD, :-1] = np.where(moves, schedule.device[1:], NONE)
@@ -216,11 +216,11 @@ def starts(
 
 
 def _deadlock(schedule: Schedule, rows: list[list[int]], mate: list[int], done: list[bool]) -> str:
-    """The tasks that wait for each other: on each device the next one, and what it needs."""
+    """Return the tasks that wait for each other: on each device the next one, and what it needs."""
     needs, device = find_inputs(schedule), np.broadcast_to(schedule.device, schedule.shape).ravel()
 
     def missing(at: int) -> int:
-        """What the next task of a device waits for."""
+        """Return what the next task of a device waits for."""
         return next(int(needs[each]) for each in (rows[at][-1], mate[rows[at][-1]]) if not done[needs[each]])
 
     chain = [next(at for at, row in enumerate(rows) if row)]

@@ -62,7 +62,7 @@ class Scratch(NamedTuple):
 
     @classmethod
     def of(cls, stages: int, micro_batches: int) -> Scratch:
-        """Return arrays for orders of so many stages and micro-batches."""
+        """Return arrays for orders of that many stages and micro-batches."""
         floats = np.empty((2, stages, micro_batches)), np.empty((stages, 5)), np.empty(stages)
         return cls(*floats, np.empty((stages, 5), np.int64), np.empty((stages, 3 * micro_batches), np.int64))
 
@@ -94,7 +94,7 @@ def fill(costs: Any, order: Any, settings: Any, scratch: Any) -> bool:
 
 
 def choose(costs: Any, ends: Any, ran: Any, free: Any, last: Any, i: Any, settings: Any) -> Any:
-    """When stage i starts its next task, and its kind; infinity if nothing is known to arrive."""
+    """Return when stage i starts its next task, and its kind; infinity if nothing is known to arrive."""
     stages, count = ends.shape[1:]
     forwards, backwards, weights = ran[i]
     soon, later, prefer = np.inf, np.inf, settings.prefer
@@ -168,7 +168,7 @@ def clock(costs: Any, order: Any, scratch: Any) -> tuple[float, float, float]:
 
 
 def fits(costs: Any, order: Any, i: Any) -> Any:
-    """Whether stage i runs forwards, backwards and weights in their sequence within its memory."""
+    """Return whether stage i runs forwards, backwards and weights in their sequence within its memory."""
     forwards, backwards, weights = 0, 0, 0
     for place in range(order.shape[1]):
         kind = order[i, place]
@@ -237,13 +237,13 @@ def anneal(costs: Any, order: Any, draws: Any, least: Any, wants_makespan: Any, 
 
 
 def reach(draw: Any) -> Any:
-    """How far a task moves, earlier or later: exponential, three places on average."""
+    """Return how far a task moves, earlier or later: exponential, three places on average."""
     sign, share = (1, 2 * draw) if draw < 0.5 else (-1, 2 * draw - 1)
     return sign * (1 + int(-2 * np.log(1 - share)))
 
 
 def cost_of(found: Any, wants_makespan: Any) -> Any:
-    """The cost of an order [s], and the one that local search compares."""
+    """Return the cost of an order [s], and the one that local search compares."""
     longest, mean, makespan = found
     cost = makespan if wants_makespan else longest
     return cost, cost + _RARE * mean

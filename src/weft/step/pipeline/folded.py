@@ -46,7 +46,7 @@ def chimera(devices: int, micro_batches: int, ratio: int = 1) -> Schedule:
 
     The order suits backwards that take `ratio` times a forward: the idle share is then (p - 2) / (2 m + p - 2), with a
     ratio of 1 for multiples of p micro-batches, with larger ones from 2 p on. For 1 it is the paper's order, units of p
-    micro-batches one after the other, and a device holds at most p micro-batches. For larger ratios forwards go first,
+    micro-batches serially, and a device holds at most p micro-batches. For larger ratios forwards go first,
     and device i, counted from its end, holds up to p + (ratio - 1) i.
 
     Raises InputError for odd numbers of devices or of micro-batches.
@@ -131,7 +131,7 @@ def zb_v(devices: int, micro_batches: int) -> Schedule:
 
 
 def _fold_schedule(name: str, devices: int, micro_batches: int, steps: Sequence[list[str]]) -> Schedule:
-    """A schedule of twice as many stages as devices, down and back up."""
+    """Return a schedule of twice as many stages as devices, down and back up."""
     stages, numbers = 2 * devices, range(micro_batches)
     orders, pairs = [], []
     for device, each in enumerate(steps):
@@ -190,7 +190,7 @@ def _dual(half: int, micro_batches: int, at: int) -> list[str]:
 
 
 def _zero_bubble(devices: int, micro_batches: int, at: int) -> list[str]:
-    """The steps of ZB-V on device `at`."""
+    """Return the steps of ZB-V on device `at`."""
     ahead = devices - at
     return [
         *["F0"] * (2 * ahead - 1),
@@ -215,7 +215,7 @@ def v_min(devices: int, micro_batches: int) -> Schedule:
 
 
 def _repeat_schedule(name: str, devices: int, micro_batches: int, hops: tuple[int, int, int, int]) -> Schedule:
-    """A V in which all micro-batches pass alike, one every six slots; F, B and W of a stage take one slot each.
+    """Return a V in which all micro-batches pass alike, one every six slots; F, B and W of a stage take one slot each.
 
     From device to device a micro-batch takes `hops` slots: in forwards down and up, in backwards down and up. It waits
     at the three turns for as few slots as keep the tasks of each device apart; what is held follows from the way.
@@ -244,12 +244,12 @@ def _way(devices: int, hops: Sequence[int], waits: Sequence[int]) -> list[tuple[
 
 
 def _apart(way: list[tuple[int, ...]]) -> bool:
-    """Whether no two tasks of a device fall on the same one of the six slots."""
+    """Return whether no two tasks of a device fall on the same one of the six slots."""
     return all(len({begin % _SLOTS for begin in begins}) == len(begins) for begins in way)
 
 
 def _leftover(begins: tuple[int, ...]) -> tuple[int, int]:
-    """The slots of W of both backwards: the two that are left over, each as early as it can be."""
+    """Return the slots of W of both backwards: the two that are left over, each as early as it can be."""
     one, other = set(range(_SLOTS)) - {begin % _SLOTS for begin in begins}
     ends = begins[2] + 1, begins[3] + 1
     choices = [

@@ -29,7 +29,7 @@ def last_backwards(
     name: str, devices: int, chunks: int, micro_batches: int, forward: Floats, backward: Floats, latency: Floats,
     busy: Floats,
 ) -> Floats:  # fmt: skip
-    """When each stage ends its last whole backward, as `run_schedule` times the schedule `name` [s].
+    """Return when each stage ends its last whole backward, as `run_schedule` times the schedule `name` [s].
 
     `forward` and `backward` have the shape (pipelines, stages): seconds of a micro-batch. Of each pipeline, a tensor
     arrives `latency` after its task has ended, and its sender computes nothing for `busy` after that [s].

@@ -43,19 +43,19 @@ _LARGEST = 4_000_000
 
 
 def schedule_names() -> list[str]:
-    """The names of all pipeline schedules."""
+    """Return the names of all pipeline schedules."""
     return list(SCHEDULES)
 
 
 def is_searched(text: str) -> bool:
-    """Whether the order of the schedule of that name depends on the times of tasks and sends."""
+    """Return whether the order of the schedule of that name depends on the times of tasks and sends."""
     return schedule_name(text).kind in SEARCHED
 
 
 def schedule(
     text: str, devices: int, micro_batches: int, durations: Durations | None = None, send: Send | float = 0.0
 ) -> Schedule:
-    """The pipeline schedule of a name and its options, for a number of devices and of micro-batches.
+    """Return the pipeline schedule of a name and its options, for a number of devices and of micro-batches.
 
     Options are whole numbers behind colons: "interleaved:5" has 5 chunks a device, "interleaved:5:16" passes them in
     groups of 16 micro-batches. A name that ends in ".json" is a file that `read_schedule` reads. Schedules of SEARCHED
@@ -85,7 +85,7 @@ def schedule(
 
 
 def _from_file(path: str, devices: int, micro_batches: int) -> Schedule:
-    """A schedule from a file; InputError if it is for other numbers of devices or micro-batches."""
+    """Return a schedule from a file; InputError if it is for other numbers of devices or micro-batches."""
     found = read_schedule(path)
     if (found.devices, found.micro_batches) != (devices, micro_batches):
         raise InputError(

@@ -123,7 +123,7 @@ class Schedule:
         return sum(map(len, self.orders))
 
     def task(self, code: int) -> Task:
-        """A task by its integer."""
+        """Return a task by its integer."""
         kind, stage, micro_batch = np.unravel_index(code, self.shape)
         return Task(KINDS[kind], int(micro_batch), int(stage))
 
@@ -144,7 +144,7 @@ class Schedule:
         return held
 
     def peak_in_flight(self, kept_for_weight: float = 1.0) -> Floats:
-        """The most that each device holds (`in_flight`) [micro-batches of all its layers]."""
+        """Return the most that each device holds (`in_flight`) [micro-batches of all its layers]."""
         return np.array([self.in_flight(device, kept_for_weight).max() for device in range(self.devices)])
 
     def _check_once(self) -> None:
@@ -194,7 +194,7 @@ def _times(count: int) -> str:
 
 
 def codes(kind: Any, stage: Any, micro_batch: Any, stages: int, micro_batches: int) -> Ints:
-    """The integers of tasks, by their kinds, stages and micro-batches, numbers or arrays."""
+    """Return the integers of tasks, by their kinds, stages and micro-batches, numbers or arrays."""
     code: Ints = np.asarray((np.asarray(kind) * stages + np.asarray(stage)) * micro_batches + micro_batch, np.int64)
     return code
 
@@ -214,6 +214,6 @@ def weave(forward: Ints, backward: Ints, warmup: int, weight: Ints | None = None
 def one_way(
     name: str, placement: Sequence[int] | Ints, micro_batches: int, orders: Sequence[Ints], **more: Any
 ) -> Schedule:
-    """A schedule of one copy of the model: stage s on device `placement[s]`."""
+    """Return a schedule of one copy of the model: stage s on device `placement[s]`."""
     replica = np.zeros(micro_batches, np.int64)
     return Schedule(name, np.asarray(placement, np.int64)[None, :], replica, tuple(orders), **more)

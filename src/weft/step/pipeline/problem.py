@@ -89,7 +89,7 @@ class OrderProblem:
         return total
 
     def schedule(self, order: NDArray[np.int64], name: str = "found") -> Schedule:
-        """The schedule of an order of kinds, of shape (stages, 3 x micro-batches)."""
+        """Return the schedule of an order of kinds, of shape (stages, 3 x micro-batches)."""
         orders = []
         for stage, row in enumerate(order):
             number = np.empty(len(row), np.int64)
@@ -100,7 +100,7 @@ class OrderProblem:
 
 
 def least_spans(problem: OrderProblem) -> Floats:
-    """The shortest span that any order can give each stage [s].
+    """Return the shortest span that any order can give each stage [s].
 
     A stage computes all its tasks, and is idle at both ends: before its first backward, for which it can only run the
     forwards that fit its memory, and after its last forward, when it can only run what it still holds. It also has to
@@ -121,7 +121,7 @@ def least_spans(problem: OrderProblem) -> Floats:
 
 
 def least_end(problem: OrderProblem) -> float:
-    """The shortest makespan that any order can have [s].
+    """Return the shortest makespan that any order can have [s].
 
     A stage starts after one forward on each earlier one; a backward on each of those and a weight gradient follow its
     last backward.
@@ -156,7 +156,7 @@ def _sends(problem: OrderProblem) -> Floats:
 
 
 def _passes(problem: OrderProblem) -> Floats:
-    """The least time from each stage's first forward to the end of its last backward [s]."""
+    """Return the least time from each stage's first forward to the end of its last backward [s]."""
     count, costs = problem.micro_batches, problem.costs
     both = costs.took[:, FORWARD] + costs.took[:, BACKWARD]
     must = np.ceil(count - 1 + (1 - costs.limit - SLACK) / np.maximum(costs.kept, SLACK) - SLACK)
@@ -167,7 +167,7 @@ def _passes(problem: OrderProblem) -> Floats:
 
 
 def _idle(problem: OrderProblem) -> Floats:
-    """The least idle time of each stage before its first backward and after its last forward [s].
+    """Return the least idle time of each stage before its first backward and after its last forward [s].
 
     Between the end of a forward and the start of its backward a micro-batch passes all later stages.
     """
@@ -183,7 +183,7 @@ def _idle(problem: OrderProblem) -> Floats:
 
 
 def _most_left(problem: OrderProblem) -> Floats:
-    """The most work that each stage can hold beside the micro-batch of its last forward [s]."""
+    """Return the most work that each stage can hold beside the micro-batch of its last forward [s]."""
     costs, others = problem.costs, problem.micro_batches - 1
     weight, room = costs.took[:, WEIGHT], costs.limit - 1 + SLACK
     whole = costs.took[:, BACKWARD] + weight + costs.before[:, BACKWARD] + costs.after[:, BACKWARD]
@@ -193,7 +193,7 @@ def _most_left(problem: OrderProblem) -> Floats:
 
 
 def round_trips(problem: OrderProblem) -> Floats:
-    """Time from the end of a forward on each stage to the arrival of its gradient there, at the least [s]."""
+    """Return time from the end of a forward on each stage to the arrival of its gradient there, at the least [s]."""
     took, delay = problem.costs.took, problem.costs.delay
     trips = np.zeros(problem.devices)
     for stage in range(problem.devices - 2, -1, -1):

@@ -65,7 +65,7 @@ class FoundOrder:
 
 
 def find_order(problem: OrderProblem, objective: Objective = "span", name: str = "found") -> FoundOrder:
-    """An order for a problem, within its memory: the best of some 400 list schedules, improved by local search.
+    """Return an order for a problem, within its memory: the best of some 400 list schedules, improved by local search.
 
     Stops at the lower bound. Takes O(devices^2 x micro-batches) per list schedule; the same problem always gives the
     same order. Raises UnknownNameError for an unknown objective.
@@ -82,19 +82,19 @@ def find_order(problem: OrderProblem, objective: Objective = "span", name: str =
 
 
 def zb_1p(devices: int, micro_batches: int, durations: Durations = EVEN, send: Send | float = 0.0) -> Schedule:
-    """The order found for the memory of 1F1B: p micro-batches, all held until W (arXiv:2401.10241)."""
+    """Return the order found for the memory of 1F1B: p micro-batches, all held until W (arXiv:2401.10241)."""
     return find_order(OrderProblem(devices, micro_batches, durations, send, devices), name="zb-1p").times.schedule
 
 
 def zb_2p(devices: int, micro_batches: int, durations: Durations = EVEN, send: Send | float = 0.0) -> Schedule:
-    """The order found for twice the memory of 1F1B: 2 p micro-batches, all held until W (arXiv:2401.10241)."""
+    """Return the order found for twice the memory of 1F1B: 2 p micro-batches, all held until W (arXiv:2401.10241)."""
     return find_order(OrderProblem(devices, micro_batches, durations, send, 2 * devices), name="zb-2p").times.schedule
 
 
 def search(
     devices: int, micro_batches: int, memory: int | None = None, durations: Durations = EVEN, send: Send | float = 0.0
 ) -> Schedule:
-    """The order of shortest makespan found for a memory of some micro-batches (None: as many as devices).
+    """Return the order of shortest makespan found for a memory of some micro-batches (None: as many as devices).
 
     Raises InputError for fewer than one.
     """
@@ -167,7 +167,7 @@ class _Search:
                 yield Settings(warmup, most, patience, prefer)
 
     def _round_trips(self) -> Floats:
-        """How many forwards fit into each stage's wait for its first gradient."""
+        """Return how many forwards fit into each stage's wait for its first gradient."""
         forward = self.costs.took[:, FORWARD]
         trips: Floats = round_trips(self.problem) / np.maximum(forward, 1e-300)
         return np.minimum(trips, self.problem.micro_batches)
@@ -211,6 +211,6 @@ def _change_setting(settings: Settings, field: str, stage: int, step: int) -> Se
 
 
 def _woven(count: int, warmup: int, held_back: int) -> Ints:
-    """The kinds of one stage's tasks: `warmup` forwards, then F, B, W in turn, W held back."""
+    """Return the kinds of one stage's tasks: `warmup` forwards, then F, B, W in turn, W held back."""
     each = np.full(count, 0)
     return weave(each + FORWARD, each + BACKWARD, warmup, each + WEIGHT, held_back)

@@ -44,7 +44,7 @@ def inference(devices: int, micro_batches: int) -> Schedule:
 
 
 def gpipe(devices: int, micro_batches: int) -> Schedule:
-    """All forwards, then all backwards (arXiv:1811.06965)."""
+    """Return all forwards, then all backwards (arXiv:1811.06965)."""
     return _woven("gpipe", devices, micro_batches, lambda _: micro_batches)
 
 

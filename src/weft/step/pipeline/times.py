@@ -115,7 +115,7 @@ class PipelineTimes:
         return [self.schedule.task(code) for code in reversed(chain)]
 
     def _by_device(self, values: Floats) -> Floats:
-        """Sum of the values of each device's tasks."""
+        """Return the sum of the values of each device's tasks."""
         device = np.broadcast_to(self.schedule.device, values.shape).ravel()
         total: Floats = np.bincount(device, np.nan_to_num(values).ravel(), self.schedule.devices).astype(float)
         return total

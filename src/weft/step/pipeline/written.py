@@ -40,7 +40,7 @@ def read_schedule(path: str | os.PathLike[str]) -> Schedule:
 
 
 def schedule_to_dict(schedule: Schedule) -> dict[str, object]:
-    """A schedule as `read_schedule` reads it."""
+    """Return a schedule as `read_schedule` reads it."""
     second = dict(schedule.pairs.tolist())
     after = set(second.values())
     return {
@@ -60,7 +60,7 @@ def schedule_to_dict(schedule: Schedule) -> dict[str, object]:
 
 
 def _built(content: dict[str, Any]) -> Schedule:
-    """A schedule from the content of its file."""
+    """Return a schedule from the content of its file."""
     for key in content:
         if key not in _KEYS:
             raise InputError(f"'{key}' is no part of a pipeline schedule; known: {', '.join(_KEYS)}")
@@ -97,7 +97,7 @@ _LISTS = (("versions", 1), ("staleness", 0))
 
 
 def _counts(key: str, values: object, stages: int, least: int) -> tuple[int, ...]:
-    """A list of whole numbers, one per stage."""
+    """Return a list of whole numbers, one per stage."""
     if not isinstance(values, list) or len(values) != stages:
         raise InputError(f"'{key}' must be a list of {stages} whole numbers, one per stage")
     for value in values:
@@ -106,7 +106,7 @@ def _counts(key: str, values: object, stages: int, least: int) -> tuple[int, ...
 
 
 def _places(devices: object) -> Places:
-    """The tasks of each device, from their texts."""
+    """Return the tasks of each device, from their texts."""
     if (
         not isinstance(devices, list)
         or not devices

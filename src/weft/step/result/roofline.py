@@ -57,7 +57,7 @@ class Roof:
     slanted: bool
 
     def at(self, intensity: float) -> float:
-        """The ceiling at an intensity [FLOP/s]."""
+        """Return the ceiling at an intensity [FLOP/s]."""
         return self.value * intensity if self.slanted else self.value
 
 
@@ -84,7 +84,7 @@ class Roofline(Answer):
 
     @property
     def seconds(self) -> float:
-        """Time of all operators, one after the other [s]."""
+        """Time of all operators, serially [s]."""
         return sum(op.seconds for op in self.operators)
 
     @property
@@ -95,7 +95,7 @@ class Roofline(Answer):
         return (*slanted, *(Roof(name, value, False) for name, value in self.peaks.items()))
 
     def peak(self, op: RooflineOp) -> float:
-        """The rate of the units that compute an operator [FLOP/s]."""
+        """Return the rate of the units that compute an operator [FLOP/s]."""
         return self.peaks[op.dtype or "vector"]
 
     def ridge(self, name: str) -> float:
@@ -103,11 +103,11 @@ class Roofline(Answer):
         return self.peaks[name] / self.memory_rate
 
     def ceiling(self, op: RooflineOp) -> float:
-        """The DRAM roofline at an operator's intensity [FLOP/s]."""
+        """Return the DRAM roofline at an operator's intensity [FLOP/s]."""
         return min(self.peak(op), op.intensity * self.memory_rate)
 
     def left_of_ridge(self, op: RooflineOp) -> bool:
-        """Whether memory, not computing, would bound a perfect kernel."""
+        """Return whether memory, not computing, would bound a perfect kernel."""
         return op.intensity * self.memory_rate < self.peak(op)
 
     def attained_share(self, op: RooflineOp) -> float:
@@ -115,7 +115,7 @@ class Roofline(Answer):
         return op.rate / self.ceiling(op) if op.flops else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Every operator, the peaks with their ridges, and the machine, as plain data."""
+        """Return every operator, the peaks with their ridges, and the machine, as plain data."""
         return to_plain(
             model=self.model.name, system=self.system.name, gpu=self.system.gpu.name, plan=self.plan,
             memory_bandwidth=self.memory_rate, cache_bandwidth=float(self.system.gpu.cache.bandwidth),

@@ -27,12 +27,12 @@ _EXPOSED = "exposed "
 
 
 def exposed_part(axis: str) -> str:
-    """The name of the part of a time in which the compute stream waits for the communication of an axis."""
+    """Return the name of the part of a time in which the compute stream waits for the communication of an axis."""
     return _EXPOSED + axis
 
 
 def exposed_axis(part: str) -> str:
-    """The axis for whose communication the compute stream waits in a part of a time; "" for other parts."""
+    """Return the axis for whose communication the compute stream waits in a part of a time; "" for other parts."""
     return part.removeprefix(_EXPOSED) if part.startswith(_EXPOSED) else ""
 
 
@@ -77,7 +77,7 @@ class Pass:
 
 
 def add_parts(*shares: Mapping[str, float]) -> dict[str, float]:
-    """Seconds by name, summed over several mappings."""
+    """Return the seconds by name, summed over several mappings."""
     total: dict[str, float] = {}
     for share in shares:
         for name, seconds in share.items():
@@ -99,7 +99,7 @@ class PartTimes:
     """One rank's passes over a part of a model: forward, backward (of inputs; of weights if they are computed apart).
 
     `parameters` counts those that the rank holds, `experts` those of routed experts among them, `narrow` those of GEMMs
-    on a recipe's operands of 8 or 4 bits; `recompute` is the pass over what is computed again before `backward`, `kept`
+    on a recipe's operands of 8 or 4 bits; `recompute` is the pass over what is recomputed before `backward`, `kept`
     what one micro-batch needs in memory.
     """
 
@@ -212,12 +212,12 @@ class Step(Answer):
         return len(self.tails)
 
     def work(self, device: int) -> Pass:
-        """All passes of the micro-batches on a pipeline device."""
+        """Return all passes of the micro-batches on a pipeline device."""
         counts = (self.pipeline.schedule.device == device).sum(axis=1).tolist()
         return sum((chunk.all * count for chunk, count in zip(self.chunks, counts, strict=True)), Pass())
 
     def rank_parts(self, device: int) -> dict[str, float]:
-        """Where the step goes on one pipeline device [s]; the parts add up to the step."""
+        """Return where the step goes on one pipeline device [s]; the parts add up to the step."""
         parts = add_parts(self.work(device).parts, self.tails[device])
         parts["bubble"] = self.seconds - sum(parts.values())
         return parts

@@ -35,7 +35,7 @@ def capture(
     fused: bool = False,
     replicas: int = 1,
 ) -> Graph:
-    """The operators of one training step of a PyTorch module: forward, backward and optimizer, in a graph.
+    """Return the operators of one training step of a PyTorch module: forward, backward and optimizer, in a graph.
 
     Nothing is computed but integers and masks, and the module stays as it is: its weights may be real, on the "meta"
     device or fake. `loss` takes the module's output to a number (default: the output's own `loss`, else the mean of its
@@ -48,7 +48,7 @@ def capture(
     With `fused`, operators that a compiler would make one kernel of are one: those of a norm, an activation or a rotary
     embedding, and chains of pointwise operators of one shape; a label says how many.
 
-    With `replicas`, gradients are averaged over so many in all-reduces of 25 MiB while the backward pass runs, as
+    With `replicas`, gradients are averaged over that many in all-reduces of 25 MiB while the backward pass runs, as
     DistributedDataParallel does (whose own code cannot be captured).
 
     The graph's labels name what was assumed and the peak of memory. Raises InputError for what cannot be captured, with
@@ -130,7 +130,7 @@ def _finish_graph(recorder: Recorder) -> Graph:
 
 
 def _part() -> Any:
-    """The module that does it; InputError if PyTorch is not installed."""
+    """Return the module that does it; InputError if PyTorch is not installed."""
     try:
         import torch  # noqa: F401 - whether it is there
     except ImportError:

@@ -112,12 +112,12 @@ def _buckets(parameters: list[torch.nn.Parameter]) -> list[list[torch.nn.Paramet
 
 
 def is_wrapped(types: Any) -> bool:
-    """Whether a call is one of tensors that hold others, such as DTensors: their local calls follow."""
+    """Return whether a call is one of tensors that hold others, such as DTensors: their local calls follow."""
     return any(hasattr(one, "__tensor_flatten__") for one in types)
 
 
 def communicates(func: Any) -> bool:
-    """Whether a call belongs to a library of collectives, such as c10d."""
+    """Return whether a call belongs to a library of collectives, such as c10d."""
     return func.namespace in LIBRARIES
 
 
@@ -152,7 +152,7 @@ def read_call(func: Any, args: Any, results: tuple[torch.Tensor, ...]) -> Commun
 def _sides(
     func: Any, args: Any, results: tuple[torch.Tensor, ...], kind: str
 ) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
-    """The tensors that a call writes and those that it sends.
+    """Return the tensors that a call writes and those that it sends.
 
     Calls with process groups do not declare what they write: it is their first argument, and the second one is sent,
     where there is one.
@@ -165,7 +165,7 @@ def _sides(
 
 
 def _group(args: Any) -> Any:
-    """The process group among the arguments of a call, an object or a name."""
+    """Return the process group among the arguments of a call, an object or a name."""
     from torch.distributed.distributed_c10d import _resolve_process_group
 
     for one in args:
@@ -177,7 +177,7 @@ def _group(args: Any) -> Any:
 
 
 def stream_of(group: Any) -> str:
-    """The stream of a process group: the name of its axis of a mesh, or its ranks."""
+    """Return the stream of a process group: the name of its axis of a mesh, or its ranks."""
     if group == dist.group.WORLD:
         return "world"
     named = str(group.group_desc or "")
@@ -226,7 +226,7 @@ def waits_where_eager_does() -> Iterator[None]:
 
 
 def awaited_when_used(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor whose first use waits for the collective that makes it."""
+    """Return a tensor whose first use waits for the collective that makes it."""
     from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
     return AsyncCollectiveTensor(tensor)

@@ -68,7 +68,7 @@ def _joins(first: NodeRecord, other: NodeRecord, start: int) -> bool:
 
 
 def _foldable(one: NodeRecord) -> bool:
-    """Whether a kernel may hold the operator: it computes no matrix product, and writes something."""
+    """Return whether a kernel may hold the operator: it computes no matrix product, and writes something."""
     return isinstance(one.op, Call | Streaming) and not one.op.matrix_dtype and bool(one.op.writes)
 
 

@@ -72,7 +72,7 @@ class FakeRun:
         return values
 
     def _stand_in(self, real: torch.Tensor) -> torch.Tensor:
-        """The fake tensor of a real one, always the same; a single number is kept beside it."""
+        """Return the fake tensor of a real one, always the same; a single number is kept beside it."""
         self.converted.append(weakref.ref(real))
         fake = self.mode.fake_tensor_converter.from_real_tensor(self.mode, real)
         if real.dim() == 0 and real.device.type == "cpu" and fake not in self.counts:
@@ -117,7 +117,7 @@ class FakeRun:
         return self.fake(out) if floating and isinstance(out, torch.Tensor) else out
 
     def _route_tokens(self, scores: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-        """The places of the largest of each row, as the routing says."""
+        """Return the places of the largest of each row, as the routing says."""
         experts, choices = scores.shape[-1], chosen.shape[-1]
         tokens = chosen.numel() // max(choices, 1)
         said = self.routing if isinstance(self.routing, str) else "as given"
@@ -132,7 +132,7 @@ class FakeRun:
             return found.reshape(chosen.shape)
 
     def fake(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor without data of the same shape; on the CPU, also if it is on the meta device."""
+        """Return a tensor without data of the same shape; on the CPU, also if it is on the meta device."""
         if isinstance(tensor, FakeTensor):
             return tensor
         with self.mode:
@@ -140,7 +140,7 @@ class FakeRun:
 
 
 def _is_real(tensor: torch.Tensor) -> bool:
-    """Whether it is an integer tensor or a mask with data."""
+    """Return whether it is an integer tensor or a mask with data."""
     return not isinstance(tensor, FakeTensor) and not tensor.is_floating_point() and not tensor.is_complex()
 
 
@@ -162,7 +162,7 @@ class RealRun:
     """Computes calls as they are."""
 
     def prepare(self, values: Any) -> Any:
-        """The arguments."""
+        """Return the arguments."""
         return values
 
     def __call__(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -174,7 +174,7 @@ class RealRun:
 def recording(
     *, fake: bool, routing: Routing, ops: Mapping[str, Any], fused: bool = False, world: int = 1, rank: int = 0
 ) -> Iterator[Recorder]:
-    """A block in which every call is recorded; on fake tensors, or really, and as one rank of a `world`."""
+    """Yield a block in which every call is recorded; on fake tensors, or really, and as one rank of a `world`."""
     if world != 1 and not fake:
         raise InputError("a world of ranks is captured on fake tensors, for nothing is sent; leave fake=True")
     if not callable(routing):
@@ -269,14 +269,14 @@ def capture_module(
 
 
 def _forward(recorder: Recorder, model: Any, inputs: Any, keywords: Any, loss: Any, backward: bool) -> Any:
-    """The number from which the backward pass begins; None without one."""
+    """Return the number from which the backward pass begins; None without one."""
     with torch.set_grad_enabled(backward):
         out = model(*inputs, **keywords)
         return _loss(out, loss, recorder.notes) if backward else None
 
 
 def _loss(out: Any, loss: Any, notes: list[str]) -> Any:
-    """The number that the backward pass begins from."""
+    """Return the number that the backward pass begins from."""
     if loss is not None:
         return loss(out)
     own = getattr(out, "loss", None)
@@ -329,7 +329,7 @@ def _fake_inputs(values: Any, run: Any) -> Any:
 
 
 def _ready(optimizer: Any, parameters: list[torch.nn.Parameter]) -> Any:
-    """An optimizer that has made its states, by a first step that is not recorded."""
+    """Return an optimizer that has made its states, by a first step that is not recorded."""
     trained = [one for one in parameters if one.requires_grad]
     distinct = list({id(one): one for one in trained}.values())
     made = optimizer(distinct, **_as_on_gpus(optimizer))
@@ -341,7 +341,7 @@ def _ready(optimizer: Any, parameters: list[torch.nn.Parameter]) -> Any:
 
 
 def _as_on_gpus(optimizer: Any) -> dict[str, bool]:
-    """PyTorch's own classes update lists of tensors on GPUs, where on the CPU they take one after the other."""
+    """PyTorch's own classes update lists of tensors on GPUs, where on the CPU they take them one by one."""
     if isinstance(optimizer, type) and "foreach" in inspect.signature(optimizer).parameters:
         return {"foreach": True}
     return {}

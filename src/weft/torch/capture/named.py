@@ -55,7 +55,7 @@ def _make_named(maker: str) -> Any:
 
 
 def _input(text: str) -> tuple[str, torch.Tensor]:
-    """The name ("" by place) and the tensor of an input."""
+    """Return the name ("" by place) and the tensor of an input."""
     name, _, described = text.rpartition("=")
     shape, _, dtype = described.partition(":")
     check_name("dtype of PyTorch", dtype or "int64", _NAMES)

@@ -40,7 +40,7 @@ class CapturedCall:
         return tensors.make_tensor(tuple(tensor.shape), tensors.dtype_of(tensor.dtype))
 
     def value(self, place: int) -> Any:
-        """The argument at a place; None if it is left out."""
+        """Return the argument at a place; None if it is left out."""
         return self.args[place] if place < len(self.args) else None
 
     @property
@@ -117,7 +117,7 @@ def _with(called: CapturedCall, *products: Gemm | None) -> Call:
 
 @cache
 def _gemm(m: int, n: int, k: int, dtype: str, batch: int = 1) -> Gemm | None:
-    """The product; None for one without elements, or of numbers that matrix units do not multiply."""
+    """Return the product; None for one without elements, or of numbers that matrix units do not multiply."""
     return Gemm(m, n, k, dtype, batch) if min(m, n, k, batch) and dtype in DTYPE_BYTES else None
 
 
@@ -127,7 +127,7 @@ def _convolution(called: CapturedCall) -> Op:
 
 
 def _windows(images: Tensor, filters: Tensor, output: Tensor, transposed: bool, groups: int) -> Gemm | None:
-    """The product of every window with every filter of its group: an implicit GEMM."""
+    """Return the product of every window with every filter of its group: an implicit GEMM."""
     places = images if transposed else output
     rows = places.shape[0] * math.prod(places.shape[2:])
     first, depth = filters.shape[0] // groups, math.prod(filters.shape[1:])
@@ -149,7 +149,7 @@ def _convolution_backward(called: CapturedCall) -> Op:
 
 
 def _grouped_product(called: CapturedCall) -> Op | None:
-    """A product for each group: rows of one operand, or sums over rows for the gradient of weights."""
+    """Return a product for each group: rows of one operand, or sums over rows for the gradient of weights."""
     a, b = called.args[:2]
     ends = called.args[2] if len(called.args) > 2 else called.named.get("offs")
     dtype = tensors.dtype_of(a.dtype)
@@ -163,7 +163,7 @@ def _grouped_product(called: CapturedCall) -> Op | None:
 
 
 def _fullest(ends: Tensor) -> int:
-    """Rows of the fullest group, if these are known and not an even share; else 0."""
+    """Return rows of the fullest group, if these are known and not an even share; else 0."""
     if type(ends) is not Tensor:
         return 0
     with unset_fake_temporarily():

@@ -166,12 +166,12 @@ class Recorder(TorchDispatchMode):
     def _used_storages(
         self, found: Iterable[torch.Tensor], written: Iterable[torch.Tensor]
     ) -> dict[int, StorageRecord]:
-        """The storages of a call's arguments; one that is written and was only allocated before is not given."""
+        """Return the storages of a call's arguments; one that is written and was only allocated before is not given."""
         fills = {key for one in written if (key := self._key(one)) in self.memories}
         return {self._key(one): self.memory(one, born=self._key(one) not in fills) for one in found}
 
     def _join_stream(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor: computation that is launched from now on waits for the collective that makes it."""
+        """Return the tensor: computation that is launched from now on waits for the collective that makes it."""
         writer = self.storages.writers.get(self._key(tensor))
         if writer is not None:
             self.awaited.add(writer)
@@ -215,7 +215,7 @@ class Recorder(TorchDispatchMode):
         return found
 
     def _unique_name(self, base: str) -> str:
-        """A name of its own: "mm", then "mm_1"."""
+        """Return a name of its own: "mm", then "mm_1"."""
         count = self.names.get(base, 0)
         self.names[base] = count + 1
         return f"{base}_{count}" if count else base
@@ -303,7 +303,7 @@ class Recorder(TorchDispatchMode):
     # -- the graph
 
     def graph(self, title: str) -> Graph:
-        """What was recorded. Raises InputError that names operators of unknown FLOPs, or if nothing ran."""
+        """Return what was recorded. Raises InputError that names operators of unknown FLOPs, or if nothing ran."""
         self.paused = True
         if self.unknown:
             raise InputError(_not_known(self.unknown))
@@ -343,7 +343,7 @@ class _Signature:
 
 @cache
 def _signature(func: Any) -> _Signature:
-    """Name of an operator, and the places and names of the arguments that it writes."""
+    """Return name of an operator, and the places and names of the arguments that it writes."""
     base = func._schema.name.partition("::")[2]
     undeclared = distributed.UNDECLARED.get(func._schema.name)
     marked = [
@@ -355,7 +355,7 @@ def _signature(func: Any) -> _Signature:
 
 
 def _in_place(func: Any, args: Any, kwargs: Any, out: Any) -> Any:
-    """What the caller gets: of an operator in place its own tensor, not the fake one that stood in for it."""
+    """Return what the caller gets: of an operator in place its own tensor, not the fake one that stood in for it."""
     written = _signature(func).written
     if len(written) == 1 and isinstance(out, torch.Tensor):
         own = _argument(written[0], args, kwargs)
@@ -391,7 +391,7 @@ def _not_known(unknown: Mapping[tuple[str, str], str]) -> str:
 
 
 def _explain_error(error: Exception, place: str) -> InputError:
-    """An error of PyTorch as one sentence with the place and the next step."""
+    """Return an error of PyTorch as one sentence with the place and the next step."""
     kind, text = type(error).__name__, str(error).strip().split("\n")[0]
     if kind in ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode"):
         return InputError(

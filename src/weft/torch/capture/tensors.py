@@ -18,7 +18,7 @@ DTYPES = {getattr(torch, name): known["name"] for name, known in TABLES["dtypes"
 
 
 def find_tensors(values: Any) -> Iterator[torch.Tensor]:
-    """The tensors among arguments or results, in lists, tuples and dicts, too."""
+    """Yield the tensors among arguments or results, in lists, tuples and dicts, too."""
     if isinstance(values, torch.Tensor):
         yield values
     elif isinstance(values, list | tuple):
@@ -45,12 +45,12 @@ def dtype_of(dtype: torch.dtype) -> str:
 
 @cache
 def make_tensor(shape: tuple[int, ...], dtype: str, role: TensorRole = "activation") -> graph.Tensor:
-    """The tensor as Weft describes it; equal tensors share one object."""
+    """Return the tensor as Weft describes it; equal tensors share one object."""
     return graph.Tensor(shape, dtype, role)
 
 
 def whole(tensor: torch.Tensor, role: TensorRole = "activation") -> graph.Tensor | None:
-    """The memory of a tensor: its shape if it fills its storage, else bytes; None for an empty one."""
+    """Return the memory of a tensor: its shape if it fills its storage, else bytes; None for an empty one."""
     held = tensor.untyped_storage().nbytes()
     if not held:
         return None

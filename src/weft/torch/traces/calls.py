@@ -33,7 +33,7 @@ _PIECE = re.compile(r"\(\d+\)$")
 
 
 def bare(name: str) -> str:
-    """A call's name without the number of a piece."""
+    """Return a call's name without the number of a piece."""
     return _PIECE.sub("", name)
 
 
@@ -42,12 +42,12 @@ def _base(name: str) -> str:
 
 
 def _is_view(schema: str) -> bool:
-    """Whether a call returns (a part of) its input, and changes nothing, by its schema."""
+    """Return whether a call returns (a part of) its input, and changes nothing, by its schema."""
     return "(a" in schema and "!" not in schema
 
 
 def working(records: Mapping[int, TraceRecord]) -> list[int]:
-    """The calls that do work by themselves, in their order, of calls that lie inside each other.
+    """Return the calls that do work by themselves, in their order, of calls that lie inside each other.
 
     Later calls have higher ids. The innermost ones do work, if they are no views. A call around fills works, too, after
     them; one that Weft knows as a whole, such as a convolution, stands for those inside it.
@@ -109,7 +109,7 @@ def groups(records: Mapping[int, TraceRecord]) -> dict[str, int]:
 
 
 def collective(one: TraceRecord, sizes: Mapping[str, int], otherwise: int) -> tuple[Op | None, str, bool]:
-    """The operator of a node that communicates, its group, and whether the group's size was recorded.
+    """Return the operator of a node that communicates, its group, and whether the group's size was recorded.
 
     `sizes` are those of groups, `otherwise` that of an unknown one. None: not known, or nothing is sent.
     """
@@ -142,6 +142,6 @@ def _collective_name(value: Any) -> str:
 
 
 def _group(values: Any) -> str:
-    """The name of a group among values: the first of a pair of its name and its description."""
+    """Return the name of a group among values: the first of a pair of its name and its description."""
     pairs = (one for one in values if isinstance(one, list) and len(one) == 2)
     return next((one[0] for one in pairs if isinstance(one[0], str)), "")

@@ -67,7 +67,7 @@ def read_execution_trace(path: str | Path, ranks: int | None = None) -> Executio
 
 
 def _ours(records: Records) -> ExecutionTrace:
-    """The graph that Weft wrote."""
+    """Return the graph that Weft wrote."""
     told = [one for one in records.nodes.values() if OURS in one.attributes]
     lines = (*str(records.head[OURS]).splitlines(), *(str(one.attributes[OURS]) for one in told))
     graph = graph_of_lines(lines, records.path)
@@ -76,7 +76,7 @@ def _ours(records: Records) -> ExecutionTrace:
 
 
 def _files(path: Path) -> int:
-    """How many ranks wrote a file beside this one; 0 if their names do not say."""
+    """Return how many ranks wrote a file beside this one; 0 if their names do not say."""
     found = _NUMBERED.fullmatch(path.name)
     if not found or not path.parent.is_dir():
         return 0
@@ -102,7 +102,7 @@ class _GraphBuilder:
         self.longest = self._longest()
 
     def trace(self) -> ExecutionTrace:
-        """The trace. Raises ConfigError for one without any operator."""
+        """Return the trace. Raises ConfigError for one without any operator."""
         ordered = list(self.records.in_order())
         if self.records.nested:
             for id_ in self.chosen:
@@ -135,7 +135,7 @@ class _GraphBuilder:
             before[one.id] = latest
 
     def _choose_nodes(self) -> list[int]:
-        """The nodes that become operators: work on a GPU where the trace holds any, else calls on the host."""
+        """Return the nodes that become operators: work on a GPU where the trace holds any, else calls on the host."""
         told = [id_ for id_, one in self.every.items() if one.kind not in (Kind.INVALID, Kind.METADATA)]
         if not self.records.nested:
             on_gpu = [id_ for id_ in told if not self.every[id_].host]
@@ -156,7 +156,7 @@ class _GraphBuilder:
         return stream
 
     def _op(self, one: TraceRecord) -> tuple[Op | None, str]:
-        """A record's operator, None if it is not known, and its stream."""
+        """Return a record's operator, None if it is not known, and its stream."""
         stream = _stream(one)
         told = "main" if stream == self.main else f"stream {stream}"
         size = int(one.attributes.get("comm_size") or 0)
@@ -185,7 +185,7 @@ class _GraphBuilder:
         return found
 
     def _data(self, one: TraceRecord, name: str) -> set[str]:
-        """The nodes that a node waits for because of the memory that it reads and writes."""
+        """Return the nodes that a node waits for because of the memory that it reads and writes."""
         source = self.every[self.call.get(one.id, one.id)]
         reads, writes = {**source.inputs.storages, **one.inputs.storages}, source.outputs.storages
         if one.name == "record_param_comms":
@@ -225,7 +225,7 @@ def _calls(every: Mapping[int, TraceRecord]) -> dict[int, int]:
 
 
 def _stream(one: TraceRecord) -> str:
-    """The stream of work on a GPU; "" if it is not recorded."""
+    """Return the stream of work on a GPU; "" if it is not recorded."""
     if one.host:
         return ""
     return str(one.attributes.get("stream", one.attributes.get("tid", "")))
@@ -240,13 +240,13 @@ def _devices(one: TraceRecord) -> set[str]:
 
 
 def _rank(one: TraceRecord, path: str) -> int:
-    """The rank that wrote a trace, by what it says or by its file's name."""
+    """Return the rank that wrote a trace, by what it says or by its file's name."""
     found = _NUMBERED.fullmatch(Path(path).name)
     return int(one.attributes.get("comm_src", found[2] if found else 0))
 
 
 def _phases(every: Mapping[int, TraceRecord]) -> dict[int, str]:
-    """The phase of each call, by the calls around it."""
+    """Return the phase of each call, by the calls around it."""
     found: dict[int, str] = {}
     for id_ in sorted(every):
         name = every[id_].name

@@ -1,4 +1,4 @@
-"""A recorded run beside what a GPU would take for the same operators: where time goes beyond the model."""
+"""A recorded run concurrently with what a GPU would take for the same operators: where time goes beyond the model."""
 
 from __future__ import annotations
 

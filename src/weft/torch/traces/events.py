@@ -21,7 +21,7 @@ _EVENTS = "traceEvents"
 
 
 def events(path: str | Path, head: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The events of a trace, compressed or not, one after the other; what else the file holds is put into `head`.
+    """Yield the events of a trace, compressed or not, one by one; what else the file holds is put into `head`.
 
     Raises InputError for a file that cannot be read, ConfigError for one that is cut off or no trace of events.
     """
@@ -79,7 +79,7 @@ class _Text:
         return True
 
     def at(self, mark: str) -> bool:
-        """Whether the next character is a `mark`, which is passed; spaces and commas before it are."""
+        """Return whether the next character is a `mark`, which is passed; spaces and commas before it are."""
         while True:
             self.place = _SPACE.match(self.window, self.place).end()  # type: ignore[union-attr]
             if self.place < len(self.window):
@@ -91,7 +91,7 @@ class _Text:
         return found
 
     def value(self) -> Any:
-        """The next value, which is passed. A number at the window's end may go on behind it."""
+        """Return the next value, which is passed. A number at the window's end may go on behind it."""
         self.at("")
         while True:
             try:
@@ -112,7 +112,7 @@ class _Text:
 
 
 def _whole(value: Any) -> Any:
-    """A value of JSON whose texts hold no half of a character, as a name that was cut off may."""
+    """Return a value of JSON whose texts hold no half of a character, as a name that was cut off may."""
     if isinstance(value, str):
         return whole_text(value)
     if isinstance(value, dict):

@@ -127,7 +127,7 @@ def _groups(graph: Graph, count: int) -> dict[tuple[int, ...], int]:
 
 
 def _of_rank(graph: Graph, rank: int) -> Graph:
-    """What one rank of a graph runs; dependencies on messages of other ranks are left out."""
+    """Return what one rank of a graph runs; dependencies on messages of other ranks are left out."""
     mine = {node.id for node in graph if node.rank is None or node.rank == rank}
     if len(mine) == len(graph):
         return graph
@@ -152,7 +152,7 @@ class _File:
     nodes: list[Any] = field(default_factory=list)
 
     def content(self) -> tuple[bytes, int]:
-        """The content of the file, and the number of its nodes."""
+        """Return the content of the file, and the number of its nodes."""
         mine = _of_rank(self.graph, self._local)
         lines = list(graph_lines(mine))
         tensors = len(lines) - len(mine)

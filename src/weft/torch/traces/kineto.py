@@ -107,7 +107,7 @@ class _ProfilerEvent(NamedTuple):
 
     @classmethod
     def checked(cls, event: Mapping[str, Any], kind: str) -> _ProfilerEvent:
-        """The event, after a check of every field that is used. Raises InputError that names the field."""
+        """Return the event, after a check of every field that is used. Raises InputError that names the field."""
         args = event.get("args") or {}
         check_type("args", args, dict, "it should hold fields by name")
         for name in _WHOLE:
@@ -130,7 +130,7 @@ _LONGEST_US = 1e18
 
 
 def _seconds(name: str, microseconds: object) -> float:
-    """A time that the profiler wrote [s]. Raises InputError for what is no finite number."""
+    """Return a time that the profiler wrote [s]. Raises InputError for what is no finite number."""
     if not isinstance(microseconds, int | float) or not abs(microseconds) <= _LONGEST_US:
         raise InputError(f"{name} is {show_value(microseconds)}; it should be a number of microseconds")
     return float(microseconds) * 1e-6
@@ -245,7 +245,7 @@ class _Matched:
             phase[piece] = max((one[4] for one in stack), default=0)
 
     def trace(self, path: str | Path, head: Mapping[str, Any]) -> Trace:
-        """The trace, and how much of it was found."""
+        """Return the trace, and how much of it was found."""
         read, work = self.read, self.work
         signature = _at(read.calls["signature"], self.call, -1)
         ops = self._operators()
@@ -294,7 +294,7 @@ class _Matched:
         )
 
     def _operators(self) -> list[Op | None]:
-        """The operator of each signature."""
+        """Return the operator of each signature."""
         collectives = list(self.read.collectives)
         found: list[Op | None] = []
         for key in self.read.signatures:
@@ -349,7 +349,7 @@ class _Matched:
             last[bool(sends[piece])] = piece
 
     def _by_stream(self) -> dict[int, Ints]:
-        """The pieces of each stream in the order of their launch."""
+        """Return the pieces of each stream in the order of their launch."""
         found = {}
         order = np.argsort(self.launched, kind="stable")
         order = order[np.isfinite(self.launched[order])]
@@ -370,7 +370,7 @@ def _in_tf32(ops: list[Op | None], signature: Ints, rounded: NDArray[np.bool_]) 
 
 
 def _places(keys: Ints, among: Ints) -> Ints:
-    """Where each key stands in a column, or -1."""
+    """Return where each key stands in a column, or -1."""
     if not len(among):
         return np.full(len(keys), -1)
     order = np.argsort(among, kind="stable")
@@ -379,17 +379,17 @@ def _places(keys: Ints, among: Ints) -> Ints:
 
 
 def _at(column: NDArray[Any], places: Ints, otherwise: float) -> NDArray[Any]:
-    """The values of a column at some places; another one where the place is -1."""
+    """Return the values of a column at some places; another one where the place is -1."""
     return np.append(column, otherwise)[places].astype(column.dtype)
 
 
 def _streams(pairs: Mapping[tuple[Any, Any], int]) -> tuple[str, ...]:
-    """Names of streams, with their device's number if there is more than one."""
+    """Return the names of streams, with their device's number if there is more than one."""
     one = len({device for device, _ in pairs}) == 1
     return tuple(f"{stream}" if one else f"{device}/{stream}" for device, stream in pairs)
 
 
 def _device(head: Mapping[str, Any]) -> str:
-    """The name of the GPU that the profiler wrote down; "" if it did not."""
+    """Return the name of the GPU that the profiler wrote down; "" if it did not."""
     devices = head.get("deviceProperties") or [{}]
     return str(devices[0].get("name", "")) if isinstance(devices, list) and isinstance(devices[0], dict) else ""

@@ -69,7 +69,7 @@ def schema() -> Mapping[str, Any]:
 
 
 def read_messages(path: str | Path) -> tuple[Any, list[Any]]:
-    """The metadata and the nodes of an .et file, compressed or not.
+    """Return the metadata and the nodes of an .et file, compressed or not.
 
     Raises ConfigError for a file that is cut off, broken or of another version, InputError for a missing one or without
     protobuf.
@@ -111,7 +111,7 @@ def packed_messages(messages: Iterable[Any]) -> bytes:
 
 
 def attributes(message: Any) -> dict[str, Any]:
-    """The attributes of a node or of the metadata by name, lists as tuples."""
+    """Return the attributes of a node or of the metadata by name, lists as tuples."""
     found: dict[str, Any] = {}
     for one in message.attr:
         which = one.WhichOneof("value")
@@ -122,7 +122,7 @@ def attributes(message: Any) -> dict[str, Any]:
 
 
 def attribute(name: str, type_: str, value: Any) -> Any:
-    """An attribute of one of protobuf's types, such as "int64"; a sequence becomes a list of that type."""
+    """Return an attribute of one of protobuf's types, such as "int64"; a sequence becomes a list of that type."""
     made = schema()["AttributeProto"](name=name)
     if isinstance(value, Sequence) and not isinstance(value, str):
         getattr(made, f"{type_}_list").values.extend(value)

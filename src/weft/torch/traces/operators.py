@@ -37,12 +37,12 @@ COLLECTIVES: Mapping[str, ListedCollective] = {
 
 
 def operators_that(rule: str) -> frozenset[str]:
-    """The names of operators in a list of the table, such as those that "reduces" holds."""
+    """Return the names of operators in a list of the table, such as those that "reduces" holds."""
     return frozenset(TABLES[rule]["operators"])
 
 
 def collective_named(name: str) -> ListedCollective | None:
-    """The collective of PyTorch's name, such as "_allgather_base_"; None for another name."""
+    """Return the collective of PyTorch's name, such as "_allgather_base_"; None for another name."""
     return COLLECTIVES.get(_ENDINGS.sub("", name.lower().replace("_", "")))
 
 
@@ -126,7 +126,7 @@ OVERWRITES, _REDUCES = operators_that("overwrites"), operators_that("reduces")
 
 @cache
 def parse_list(text: str) -> Sequence[Any]:
-    """A list as a trace wrote it; () for what is none, such as one that holds "nan"."""
+    """Return a list as a trace wrote it; () for what is none, such as one that holds "nan"."""
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
@@ -139,7 +139,7 @@ def _frozen(value: Any) -> Any:
 
 
 def _type(text: str) -> str:
-    """A type as the profiler writes it, without the "Tensor(...)" of execution traces."""
+    """Return a type as the profiler writes it, without the "Tensor(...)" of execution traces."""
     if text.startswith("GenericList[Tensor"):
         return "GenericList"
     return text[len("Tensor(") : -1] if text.startswith("Tensor(") else text
@@ -163,7 +163,7 @@ Rule = Callable[[Any], Op | None]
 
 
 def by_rule(called: AnyCall, rules: Mapping[str, Rule]) -> Op | None:
-    """The operator that the rule of a call's name makes; None without a rule, or if it does not fit."""
+    """Return the operator that the rule of a call's name makes; None without a rule, or if it does not fit."""
     rule = rules.get(called.base)
     try:
         return rule(called) if rule is not None else None
@@ -172,7 +172,7 @@ def by_rule(called: AnyCall, rules: Mapping[str, Rule]) -> Op | None:
 
 
 def operator_of(called: RecordedCall) -> Op | None:
-    """The operator of a call; None if no tensor of it has a known shape.
+    """Return the operator of a call; None if no tensor of it has a known shape.
 
     Products, convolutions, attention, norms and softmax are what they compute. All others move their tensors; as
     outputs are not recorded, they are taken to write as much as their largest input, or what they update in place.
@@ -195,7 +195,7 @@ def operator_of(called: RecordedCall) -> Op | None:
 def _moved_tensors(
     called: RecordedCall, base: str, every: tuple[Tensor, ...]
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """What a call reads and writes, by its name: outputs are not recorded."""
+    """Return what a call reads and writes, by its name: outputs are not recorded."""
     first, *others = called.arguments
     if base in OVERWRITES:
         return tuple(itertools.chain.from_iterable(others)), first
@@ -211,7 +211,7 @@ def _moved_tensors(
 
 
 def collective_of(args: Mapping[str, Any]) -> Collective | None:
-    """The collective of NCCL's metadata on a kernel or on the call around it; None if something is missing."""
+    """Return the collective of NCCL's metadata on a kernel or on the call around it; None if something is missing."""
     known = collective_named(str(args.get("Collective name", "")))
     if known is None:
         return None
@@ -224,7 +224,7 @@ def collective_of(args: Mapping[str, Any]) -> Collective | None:
 
 @cache
 def _gemm(a: Tensor, b: Tensor) -> Gemm:
-    """The product of (batches of) matrices, or vectors."""
+    """Return the product of (batches of) matrices, or vectors."""
     rows = a.shape[-2] if len(a.shape) > 1 else 1
     inner, columns = b.shape[-2:] if len(b.shape) > 1 else (b.shape[0], 1)
     if a.shape[-1] != inner or a.dtype not in DTYPE_BYTES:
@@ -233,7 +233,7 @@ def _gemm(a: Tensor, b: Tensor) -> Gemm:
 
 
 def _product(left: int) -> Rule:
-    """The rule of a product of the arguments at `left` and behind it."""
+    """Return the rule of a product of the arguments at `left` and behind it."""
     return lambda called: _gemm(called[left], called[left + 1])
 
 
@@ -330,7 +330,7 @@ def _attention_op(query: Tensor, key: Tensor, value: Tensor, causal: bool, gradi
 
 
 def _rows(kind: str, place: int, axis: int) -> Rule:
-    """A kind that sweeps rows: the innermost dimensions, which the argument at `axis` lists, or its last one."""
+    """Return a kind that sweeps rows: the innermost dimensions, which the argument at `axis` lists, or its last one."""
 
     def rule(called: AnyCall) -> Op:
         tensor, along = called[place], called.value(axis)
@@ -348,7 +348,7 @@ def _streaming(kind: str, rows: int, columns: int, dtype: str) -> Streaming:
 
 
 def _gather_op(called: RecordedCall, table: int, indices: int, axis: int = 0) -> Op:
-    """The entries of a table along an axis that a list of indices picks: read where they are, and written."""
+    """Return the entries of a table along an axis that a list of indices picks: read where they are, and written."""
     whole, places = called[table], called[indices]
     count = math.prod(whole.shape) // whole.shape[axis]
     out = Tensor((math.prod(places.shape), count), whole.dtype)

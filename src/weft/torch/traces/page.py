@@ -32,7 +32,7 @@ def _count(number_: int, one: str, many: str) -> str:
 
 
 def _group_table(trace: Trace) -> Table:
-    """A row for each operator and phase: calls, kernels, and measured time."""
+    """Return a row for each operator and phase: calls, kernels, and measured time."""
     rows = [
         (one.name[:_WORDS], one.phase, "yes" if one.op is not None else "no", one.calls, one.kernels, one.seconds * 1e3,
          one.seconds / max(float(trace.seconds.sum()), 1e-30))
@@ -47,7 +47,7 @@ def _group_table(trace: Trace) -> Table:
 
 
 def timeline(trace: Trace) -> Figure:
-    """The longest pieces of work on their streams."""
+    """Return the longest pieces of work on their streams."""
     longest = np.sort(np.argsort(-trace.seconds, kind="stable")[:_MOST_SPANS])
     kinds = {True: "can be timed", False: "unmapped"}
     rows = [
@@ -64,7 +64,7 @@ def timeline(trace: Trace) -> Figure:
 
 
 def _compared_table(answer: TraceComparison) -> Table:
-    """A row for each operator and phase: measured beside predicted, and what keeps it from being faster."""
+    """Return a row for each operator and phase: measured beside predicted, and what keeps it from being faster."""
     rows = [
         (one.name[:_WORDS], one.phase, one.calls, one.measured * 1e3, one.predicted * 1e3, one.lost * 1e3,
          one.measured / one.predicted if one.predicted else None, one.bound, one.why)
@@ -97,11 +97,11 @@ class TraceReport(Report["Trace"]):
     """A recorded run: how long, how busy, how much is understood."""
 
     def title(self) -> str:
-        """The file."""
+        """Return the file."""
         return Path(self.answer.path).name
 
     def sentences(self) -> list[str]:
-        """What was recorded, and how much of it can be timed."""
+        """Return what was recorded, and how much of it can be timed."""
         trace, found = self.answer, self.answer.found
         where = f" on {trace.device}" if trace.device else ""
         work = (found.kernels, "kernel", "kernels"), (found.copies, "copy", "copies")
@@ -117,23 +117,23 @@ class TraceReport(Report["Trace"]):
         return [recorded, mapped]
 
     def table(self) -> Table:
-        """Where the time went."""
+        """Return where the time went."""
         return _group_table(self.answer)
 
     def figure(self) -> Figure:
-        """The work on each stream over time."""
+        """Return the work on each stream over time."""
         return timeline(self.answer)
 
 
 class TraceComparisonReport(SystemReport["TraceComparison"]):
-    """A recorded run beside predicted times: what was lost, where, and what is left to the host."""
+    """A recorded run concurrently with predicted times: what was lost, where, and what is left to the host."""
 
     def title(self) -> str:
-        """The file and the GPU."""
+        """Return the file and the GPU."""
         return f"{Path(self.answer.trace.path).name} beside {self.answer.system.gpu.title}"
 
     def sentences(self) -> list[str]:
-        """What was lost, where most of it, and the whole with the predicted times."""
+        """Return what was lost, where most of it, and the whole with the predicted times."""
         answer, trace = self.answer, self.answer.trace
         gpu = answer.system.gpu.title
         lost = [one for one in answer.rows if one.lost > 0]
@@ -158,18 +158,18 @@ class TraceComparisonReport(SystemReport["TraceComparison"]):
         return said
 
     def notes(self) -> list[str]:
-        """The notes of the comparison."""
+        """Return the notes of the comparison."""
         return [f"note: {sentence(note)}" for note in self.answer.notes]
 
     def table(self) -> Table:
-        """Every operator, measured beside predicted."""
+        """Return every operator, measured beside predicted."""
         return _compared_table(self.answer)
 
     def figures(self) -> Sequence[Figure]:
-        """What loses most, and the work over time."""
+        """Return what loses most, and the work over time."""
         return [losses(self.answer), timeline(self.answer.trace)]
 
     def sections(self) -> list[Part]:
-        """The page: what loses most, the work over time, and every operator."""
+        """Return the page: what loses most, the work over time, and every operator."""
         tables = [*self.tables(), _group_table(self.answer.trace)]
         return [*self.figures(), Section("Every operator", tables)]

@@ -97,7 +97,7 @@ class Records:
         return sum(other not in self.nodes for every in waits for other in every)
 
     def in_order(self) -> Iterator[TraceRecord]:
-        """The nodes, each behind those that it waits for or lies inside, otherwise by their start and id.
+        """Yield the nodes, each behind those that it waits for or lies inside, otherwise by their start and id.
 
         Raises ConfigError if some wait for each other. Of traces whose calls do not lie inside each other, parents only
         say what launched a node: the official converter's are at times of a later one.
@@ -126,7 +126,7 @@ class Records:
         return (*one.parents, *one.data) if self.nested else one.data
 
     def _cycle(self, stuck: Mapping[int, int]) -> str:
-        """A sentence on nodes that wait for each other, of those that never became ready."""
+        """Return a sentence on nodes that wait for each other, of those that never became ready."""
         way: list[int] = []
         at = next(iter(stuck))
         while at not in way:
@@ -212,7 +212,7 @@ def _arguments(message: Any) -> Arguments:
 
 
 def _of_feeder(node: Mapping[str, Any]) -> TraceRecord:
-    """A node of Chakra's JSON, whose keys besides the named ones are attributes."""
+    """Return a node of Chakra's JSON, whose keys besides the named ones are attributes."""
     id_, parents = int(node["Id"]), tuple(map(int, node.get("ctrl_deps", node.get("ctrlDeps", ()))))
     waits, took = tuple(map(int, node.get("data_deps", ()))), int(node.get("runtime", 0))
     return TraceRecord(id_, str(node["Name"]), _kind(node["NodeType"]), parents, waits, duration=took, attributes=node)

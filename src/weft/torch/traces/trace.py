@@ -99,12 +99,12 @@ class Trace(Answer):
         return self.makespan - float(idle.sum())
 
     def op(self, piece: int) -> Op | None:
-        """The operator of a piece of work; None if it is not known."""
+        """Return the operator of a piece of work; None if it is not known."""
         number = int(self.operator[piece])
         return self.operators[number] if number >= 0 else None
 
     def replay(self, seconds: Floats | None = None, *, host: bool = True) -> float:
-        """The makespan if every piece takes `seconds` instead [s]; None: what was measured.
+        """Return the makespan if every piece takes `seconds` instead [s]; None: what was measured.
 
         A piece starts when the one before it on its stream and those on other streams that it waits for have ended, and
         not before its launch was recorded (with `host`). Whether a piece waited for what no trace records (the copy
@@ -138,7 +138,7 @@ class Trace(Answer):
         return tuple(sorted(listed, key=lambda group: -group.seconds))
 
     def label(self, piece: int) -> str:
-        """The operator of a piece of work in words; the name of its kernel if that is not known."""
+        """Return the operator of a piece of work in words; the name of its kernel if that is not known."""
         op = self.op(piece)
         if op is None:
             return str(self.names[self.name[piece]])
@@ -185,7 +185,7 @@ class Trace(Answer):
         return Graph(tuple(nodes), title=f"trace {Path(self.path).name}", labels=assumed if unknown else {})
 
     def to_dict(self) -> dict[str, Any]:
-        """What was found, times, and the groups as plain data."""
+        """Return what was found, times, and the groups as plain data."""
         return {
             "path": self.path,
             "device": self.device,
