@@ -1,9 +1,11 @@
 """Writes reference/catalogue.md when the documentation is built: every machine and model, value by value.
 
-Also makes the directive `assumed-values`, a table of the values of a machine that are assumed, and adds the declared
-fields of a dataclass to its reference.
+Also makes the directives `assumed-values`, a table of the values of a machine that are assumed, and
+`measurement-columns`, a table of the files of measured rows, and adds the declared fields of a dataclass to its
+reference.
 """
 
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -42,9 +44,28 @@ class AssumedValues(SphinxDirective):
         return found.children
 
 
+class MeasurementColumns(SphinxDirective):
+    """The files of measured rows that `weft validate` reads, with their columns."""
+
+    def run(self) -> list[nodes.Node]:
+        found = nodes.Element()
+        lines = StringList(list(measurement_columns()), source="src/weft/lab/tables.toml")
+        self.state.nested_parse(lines, self.content_offset, found)
+        return found.children
+
+
+def measurement_columns() -> Iterator[str]:
+    """A table with a row for each file: what a row of it is, and its columns; those in brackets may be missing."""
+    yield from ("| file | a row is | columns |", "|---|---|---|")
+    for kind in tomllib.loads((SOURCES / "src/weft/lab/tables.toml").read_text(encoding="utf-8")).values():
+        names = (f"[{name}]" if "optional" in cell else name for name, cell in kind["columns"].items())
+        yield f"| `{kind['file']}` | {kind['about']} | {', '.join(names)} |"
+
+
 def setup(app: Any) -> dict[str, bool]:
     """What Sphinx calls: the page is written before the pages are read."""
     app.add_directive("assumed-values", AssumedValues)
+    app.add_directive("measurement-columns", MeasurementColumns)
     app.connect("builder-inited", lambda app: write(Path(app.srcdir) / "reference" / "catalogue.md"))
     app.connect("builder-inited", lambda app: forget_modules(Path(app.srcdir) / "reference" / "api"), priority=1)
     app.connect("autodoc-process-docstring", add_fields)
