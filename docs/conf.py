@@ -38,3 +38,4 @@ napoleon_numpy_docstring = False
 html_theme = "furo"
 html_title = f"Weft {release}"
 html_show_copyright = False
+html_search_scorer = str(Path(__file__).parent / "scorer.js")
