@@ -200,7 +200,7 @@ def test_python_takes_what_the_command_line_takes(ask):
     overlap = "tp=flux" if ask == "text" else {"tp": "flux"}
     assert TrainingPlan(tp=8, overlap=overlap).overlap == {"tp": "flux"}
     question = StepQuestion(system="8xh100", model="llama-3-8b", overlap=overlap)
-    assert question.stated()["overlap"] == {"tp": "flux"}
+    assert question.stated_values()["overlap"] == {"tp": "flux"}
 
 
 @pytest.mark.parametrize("overlap", ["flux", "tp=", "tp=flux,tp=t3", 3])

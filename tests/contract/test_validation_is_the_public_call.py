@@ -6,7 +6,7 @@ from step_rows import ROW, validated
 import weft
 from weft.estimate.exchange import Exchange, exchange
 from weft.lab.run import ROW_KINDS
-from weft.lab.steps import trained
+from weft.lab.steps import read_run
 from weft.lab.tables import read_file
 
 SHORT = weft.RunOptions(clock="short")
@@ -65,7 +65,7 @@ def test_a_step_and_its_memory_are_those_of_the_public_calls(tmp_path):
     row = {"peak_mem_gb": "40", "mem_kind": "max allocated (GiB)", "step_time_s": "1.5"}
     found = {part.subject.kind: part.seconds[0] for part in validated(tmp_path, row).predictions}
     (rows,) = [read_file(tmp_path / "iterations.csv").rows.to_dict("records")]
-    model, system, plan, used = trained(rows[0], weft.gpu(ROW["gpu"]))
+    model, system, plan, used = read_run(rows[0], weft.gpu(ROW["gpu"]))
     step = weft.step(model, system, plan, framework=used, fidelity="estimate")
     held = weft.memory(model, system, plan, framework=used)
     assert (found["step"], found["memory"]) == (step.seconds, max(one.peak_allocated for one in held.devices))

@@ -120,7 +120,7 @@ def test_steps_take_as_long_whatever_has_been_timed_before(how):
 )
 def test_steps_ahead_take_as_long_as_each_alone(how):
     times = ready_with(MODEL, SYSTEM, rate=1.0, **how).server.times
-    each = times.forward.speculation.expected
+    each = times.forward.speculation.expected_tokens
     for at, seconds in enumerate(times.next_tokens(12, 12 * 700, 64)):
         assert seconds == pytest.approx(times.seconds(Shape(12, round(12 * (700 + each * at)))), rel=1e-5)
 

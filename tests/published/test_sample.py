@@ -7,7 +7,7 @@ import pytest
 
 from weft.lab.machines import Machines
 from weft.lab.run import subjects_of
-from weft.lab.subjects import predicted
+from weft.lab.subjects import predict_subject
 
 SAMPLE = Path(__file__).parents[1] / "data" / "sample"
 CLOSED_FORM = {
@@ -43,7 +43,7 @@ def subjects(*kinds):
 def errors(subjects, kinds):
     """Absolute errors of each row by kind, machine, and what else tells groups apart."""
     found = {}
-    for part in (predicted(subject) for subject in subjects if subject.kind in kinds):
+    for part in (predict_subject(subject) for subject in subjects if subject.kind in kinds):
         subject = part.subject
         told = {"gemm": "dtype", "collective": "host", "layer": "phase"}.get(subject.kind)
         labels = subject.labels[told].tolist() if told else [""] * len(subject.measured)

@@ -4,7 +4,7 @@ import pytest
 from measured import measurements
 
 from weft.lab.bar import demands, lines
-from weft.lab.calibration import calibrated, hold_out, leave_one_out, unseen
+from weft.lab.calibration import calibrate_subject, hold_out, leave_one_out, unseen
 from weft.lab.overlaps import right_signs
 from weft.lab.run import validate
 
@@ -68,7 +68,7 @@ def missed(found):
 
 def test_gemms_meet_the_bar_on_rows_and_machines_that_no_fit_saw(shipped):
     subjects = subjects_of(shipped, "gemm")
-    done = [calibrated(unseen(each, subjects), most_rows=MOST_ROWS) for each in subjects]
+    done = [calibrate_subject(unseen(each, subjects), most_rows=MOST_ROWS) for each in subjects]
     fits = {each.subject.name: each.fit.firm() for each in done}
     predictions = {
         "held out": [each.held_out for each in done],

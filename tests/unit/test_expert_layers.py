@@ -257,7 +257,7 @@ def test_dispatched_tokens_come_back_as_the_sum_of_their_experts(name, tiling):
     place = [[(p, slot) for p, slot in enumerate(made.slots)] for _ in range(RANKS)]
     for g in range(RANKS):  # dispatch
         for _, slot in place[g]:
-            if piece := made.sent(g, slot):
+            if piece := made.sent_piece(g, slot):
                 target = (g - slot.distance) % RANKS
                 cell = lines[target, piece.line, piece.at : piece.at + piece.rows]
                 assert np.isnan(cell).all(), "two pieces share rows of a line"
@@ -291,7 +291,7 @@ def test_buffers_of_the_plan_lie_where_the_pieces_do(name):
             to = (g - slot.distance) % RANKS
             assert buffers["sent"].sizes[g][p] == buffers["arriving"].sizes[to][p]
             assert buffers["summed"].sizes[g][p] == buffers["leaving"].sizes[to][p]
-            if piece := made.sent(g, slot):
+            if piece := made.sent_piece(g, slot):
                 token = int(ROUTINGS[name].token_of(piece.row))
                 assert buffers["sent"].offsets[g][p] == token * ROW == buffers["summed"].offsets[g][p]
                 assert buffers["arriving"].offsets[to][p] == (piece.line * TILING.rows + piece.at) * ROW

@@ -18,7 +18,7 @@ from weft.estimate.target import BenchmarkProtocol, target
 from weft.graph import GroupedGemm
 from weft.kernels.library.kits import KITS
 from weft.kernels.library.served import EXPERT_FORMATS, libraries, tables
-from weft.lab.experts import drawn
+from weft.lab.experts import draw_load
 from weft.lab.left_out import formats_left_out
 from weft.models import block, load_model
 from weft.models.block import FusionStyle, Tokens
@@ -170,10 +170,10 @@ def test_rows_of_experts_are_read_and_formats_left_out_of_the_fit(tmp_path):
 
 @pytest.mark.parametrize("how", ["balanced", "power_law_1.01", "power_law_1.2", "power_law_1.2_eplb"])
 def test_drawn_loads_hold_every_row_and_none_above_all_tokens(how):
-    load = drawn(1024, 8, 256, 1, how, 288 if how.endswith("eplb") else 256)
+    load = draw_load(1024, 8, 256, 1, how, 288 if how.endswith("eplb") else 256)
     assert float(load.rows) == pytest.approx(8 * 1024)
     assert load.busiest <= 1024
-    busiest = drawn(1024, 8, 256, 16, how, 288)
+    busiest = draw_load(1024, 8, 256, 16, how, 288)
     assert 8 * 1024 / 16 * 0.99 <= float(busiest.rows) <= 8 * 1024
 
 
@@ -221,7 +221,7 @@ def test_a_format_left_out_takes_the_same_kernels_of_another_library(tmp_path):
 
 
 def test_shared_slots_spread_a_power_law():
-    uneven, spread = (drawn(4096, 8, 256, 16, how, 288) for how in ("power_law_1.2", "power_law_1.2_eplb"))
+    uneven, spread = (draw_load(4096, 8, 256, 16, how, 288) for how in ("power_law_1.2", "power_law_1.2_eplb"))
     assert spread.rows < uneven.rows
 
 

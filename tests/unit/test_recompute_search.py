@@ -34,7 +34,7 @@ def least_time(kinds, budget):
     fixed = {name for kind in kinds for name in kind.seconds if name not in kind.free}
     free = sorted(set().union(*(kind.free for kind in kinds)) - fixed)
     fitting = (
-        sum(kind.added(again) for kind in kinds)
+        sum(kind.added_seconds(again) for kind in kinds)
         for again in subsets(free)
         if sum(kind.bytes(again) for kind in kinds) <= budget
     )
@@ -51,7 +51,7 @@ def test_cheapest_operators_of_a_layer_equal_exhaustive_search(model, share):
         assert found is None
         return
     assert sum(kind.bytes(found) for kind in kinds) <= budget
-    assert sum(kind.added(found) for kind in kinds) == pytest.approx(best)
+    assert sum(kind.added_seconds(found) for kind in kinds) == pytest.approx(best)
 
 
 @st.composite
@@ -78,14 +78,14 @@ def test_cheapest_operators_of_random_layers_equal_exhaustive_search(kinds, shar
     assert (found is None) == (best is None)
     if found is not None:
         assert sum(kind.bytes(found) for kind in kinds) <= budget
-        assert sum(kind.added(found) for kind in kinds) == pytest.approx(best)
+        assert sum(kind.added_seconds(found) for kind in kinds) == pytest.approx(best)
 
 
 def test_frontier_falls_in_memory_and_rises_in_time():
     kinds = layers()
     sets = frontier(kinds)
     left = [sum(kind.bytes(names) for kind in kinds) for names in sets]
-    time = [sum(kind.added(names) for kind in kinds) for names in sets]
+    time = [sum(kind.added_seconds(names) for kind in kinds) for names in sets]
     assert sets[0] == ()
     assert left == sorted(left, reverse=True)
     assert time == sorted(time)

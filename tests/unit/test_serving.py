@@ -85,7 +85,7 @@ def test_interpolated_steps_are_close_to_the_passes_themselves(model, system, tp
 
 def test_a_step_with_prompts_lasts_as_long_as_the_host_launches_its_kernels():
     on_gpu, each = times(), 1e-4
-    found, least = on_gpu.launched(each, 512), 1e-4 * on_gpu.forward.launches
+    found, least = on_gpu.with_launches(each, 512), 1e-4 * on_gpu.forward.launches
     short, long = (Shape(prefills=1, new=new, pairs=new * (new + 1) // 2) for new in (513, 8192))
     assert found.seconds(short) == least > on_gpu.seconds(short)
     assert found.seconds(long) == on_gpu.seconds(long) > least

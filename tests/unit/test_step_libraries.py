@@ -89,7 +89,7 @@ def test_keys_and_values_of_8_bits_take_half_the_memory_and_less_time():
 
 
 def test_scaled_blocks_cost_a_conversion_that_whole_tensors_do_not():
-    plain, blocks = (forward("sglang", dtype=dtype).shared(64).parts["gemm"] for dtype in ("fp8", "fp8-block"))
+    plain, blocks = (forward("sglang", dtype=dtype).shared_pass(64).parts["gemm"] for dtype in ("fp8", "fp8-block"))
     assert blocks > 1.1 * plain
 
 

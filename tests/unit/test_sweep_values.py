@@ -135,4 +135,4 @@ def test_what_is_wrong_is_said(call, error, words):
 )
 def test_a_training_question_takes_the_loads_of_experts_as_the_command_does(text, loads):
     question = StepQuestion(model="gpt-oss-120b", system="8xh100", expert_load=text)
-    assert question.stated()["expert_load"] == loads
+    assert question.stated_values()["expert_load"] == loads

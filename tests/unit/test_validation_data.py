@@ -8,7 +8,7 @@ import weft
 from weft.core.errors import InputError
 from weft.core.files import data_folder
 from weft.lab import tables
-from weft.lab.problems import Problem, consistent, gathered
+from weft.lab.problems import Problem, consistent, merge_problems
 from weft.lab.tables import TABLES, layer_times, read_file, read_folder, seconds_of
 
 HEAD = "gpu,dtype,m,n,k,time_us,source,notes"
@@ -200,7 +200,7 @@ def test_problems_are_told_in_the_order_of_the_lines_and_no_row_both_counts_and_
     told = consistent([late, again, early, out, other])
     assert again not in told
     assert again in consistent([late, again])
-    assert [problem.lines for problem in gathered(told)] == [(4,), (5,), (9,), (2,)]
+    assert [problem.lines for problem in merge_problems(told)] == [(4,), (5,), (9,), (2,)]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in TABLES if kind != "layer"])
@@ -254,7 +254,7 @@ def test_alike_problems_are_told_once_with_their_first_lines():
     alike = [
         Problem("gemm.csv", (line,), "time_us", str(-line), "this must be greater than zero") for line in range(2, 42)
     ]
-    (told,) = gathered(alike)
+    (told,) = merge_problems(alike)
     assert str(told) == (
         "gemm.csv lines 2, 3, 4, 5, 6 and 35 more: time_us '-2', '-3', '-4' and 37 more: "
         "this must be greater than zero; these rows are left out"

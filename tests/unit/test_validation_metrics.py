@@ -8,9 +8,9 @@ import pytest
 
 from weft.estimate import Parameter
 from weft.lab.bar import Demand, demands
-from weft.lab.calibration import borrowed, calibrated, leave_one_out
+from weft.lab.calibration import borrow_values, calibrate_subject, leave_one_out
 from weft.lab.run import ROW_KINDS
-from weft.lab.subjects import Predicted, Subject, errors_of, grouped, predicted, worst
+from weft.lab.subjects import Predicted, Subject, errors_of, group_errors, predict_subject, worst
 
 PACE = Parameter("pace", 0.1, 10.0, "", 5, "seconds per unit of work")
 
@@ -44,7 +44,7 @@ def test_errors_are_relative_to_the_measurement():
 
 def test_groups_are_disjoint_and_cover_all_rows():
     ones = np.ones(4)
-    found = grouped(ones, ones, pd.DataFrame({"gpu": ["a", "b", "a", "b"], "dtype": ["x", "x", "x", "y"]}))
+    found = group_errors(ones, ones, pd.DataFrame({"gpu": ["a", "b", "a", "b"], "dtype": ["x", "x", "x", "y"]}))
     assert [(group.keys["gpu"], group.keys["dtype"], group.errors.rows) for group in found] == [
         ("a", "x", 2), ("b", "x", 1), ("b", "y", 1),
     ]  # fmt: skip
@@ -55,7 +55,7 @@ def test_the_worst_rows_are_those_with_the_largest_ratio_either_way():
 
 
 def test_calibration_lowers_the_error_on_rows_that_it_did_not_see():
-    done = calibrated(subject("a", 2.0))
+    done = calibrate_subject(subject("a", 2.0))
     assert done.before.mean_abs_err == pytest.approx(0.5)
     assert done.after.mean_abs_err < 1e-3
     assert (done.fitted_rows, len(done.held_out.subject)) == (42, 18)
@@ -65,8 +65,8 @@ def test_calibration_lowers_the_error_on_rows_that_it_did_not_see():
 def test_a_machine_left_out_borrows_the_geometric_mean_of_its_vendors_others():
     machines = [subject("a", 1), subject("b", 2), subject("c", 8), subject("d", 5, vendor="amd")]
     fits = {f"gemm {name}": {"pace": pace} for name, pace in (("a", 1), ("b", 2), ("c", 8), ("d", 5))}
-    assert borrowed(machines[0], machines, fits) == pytest.approx({"pace": 4})
-    assert borrowed(machines[3], machines, fits) == pytest.approx({"pace": 16 ** (1 / 3)})
+    assert borrow_values(machines[0], machines, fits) == pytest.approx({"pace": 4})
+    assert borrow_values(machines[3], machines, fits) == pytest.approx({"pace": 16 ** (1 / 3)})
     left = leave_one_out(machines, fits)
     assert left[0].seconds == pytest.approx(4 * machines[0].rows["m"])
 
@@ -74,12 +74,12 @@ def test_a_machine_left_out_borrows_the_geometric_mean_of_its_vendors_others():
 def test_what_is_borrowed_is_relative_to_what_is_known_of_each_machine():
     fits = {"gemm a": {"pace": 2.0}, "gemm b": {"pace": 9.0}}
     slow = replace(subject("b", 1), relative={"pace": 3.0})
-    assert borrowed(slow, [subject("a", 1), slow], fits) == pytest.approx({"pace": 6})
-    assert borrowed(subject("a", 1), [subject("a", 1), slow], fits) == pytest.approx({"pace": 3})
+    assert borrow_values(slow, [subject("a", 1), slow], fits) == pytest.approx({"pace": 6})
+    assert borrow_values(subject("a", 1), [subject("a", 1), slow], fits) == pytest.approx({"pace": 3})
 
 
 def test_a_demand_counts_only_its_rows_and_says_whether_it_holds():
-    parts = [predicted(subject("a", 1.05)), predicted(subject("b", 2.0))]
+    parts = [predict_subject(subject("a", 1.05)), predict_subject(subject("b", 2.0))]
     near = Demand(
         "near", "gemm", "held out", {"mean": 0.1, "p90": 0.01}, {"machines": ["a"], "size": "long", "dtype": ["bf16"]}
     )
@@ -108,4 +108,4 @@ def test_every_demand_is_about_a_kind_that_there_is_by_statistics_that_there_are
 def test_taking_rows_takes_them_everywhere():
     half = subject("a", 1.0).take(np.arange(60) < 30)
     assert len(half) == len(half.measured) == len(half.labels["gpu"]) == len(half.ranges["long"]) == 30
-    assert isinstance(predicted(half), Predicted)
+    assert isinstance(predict_subject(half), Predicted)

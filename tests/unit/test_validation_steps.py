@@ -7,7 +7,7 @@ from step_rows import table, validated
 import weft
 from weft.hardware import gpu
 from weft.lab.run import validate
-from weft.lab.steps import UNFITTED, stepped, trained
+from weft.lab.steps import UNFITTED, predict_step, read_run
 from weft.lab.tables import read_file
 from weft.models.parallel.plan import TrainingPlan
 from weft.step.memory import memory
@@ -26,7 +26,7 @@ def case(folder, **changes):
 
 def ran(read):
     row = read.rows.to_dict("records")[0]
-    return trained(row, gpu(row["gpu"]))
+    return read_run(row, gpu(row["gpu"]))
 
 
 def reasons(done):
@@ -105,7 +105,8 @@ def test_operators_that_torchtitan_keeps_are_not_computed_again(tmp_path):
     row |= {"layers": "32", "hidden": "4096", "ffn": "14336", "heads": "32", "kv_heads": "8", "vocab": "128256"}
     row |= {"dp": "8", "gbs_seq": "32", "zero_stage": "3", "precision": "BF16"}
     times = {
-        how: stepped(case(tmp_path, **row, recompute=how)).seconds for how in ("none", "selective (per op)", "full")
+        how: predict_step(case(tmp_path, **row, recompute=how)).seconds
+        for how in ("none", "selective (per op)", "full")
     }
     assert times["none"] < times["selective (per op)"] < times["full"]
 
@@ -139,7 +140,7 @@ def test_a_micro_batch_that_is_not_stated_is_the_fastest_that_fits(tmp_path):
     found = case(tmp_path, **row)
     others = [case(tmp_path, **{**row, "mbs_seq": str(size)}) for size in (1, 2, 4, 8)]
     fitting = [one for one in others if memory(one.model, one.system, one.plan, one.framework).fits]
-    assert stepped(found).seconds == min(stepped(one).seconds for one in fitting)
+    assert predict_step(found).seconds == min(predict_step(one).seconds for one in fitting)
 
 
 def test_torchtitan_splits_a_batch_into_as_many_micro_batches_as_stages(tmp_path):

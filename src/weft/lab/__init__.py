@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from weft.lab.calibration import Calibrated as Calibrated
     from weft.lab.calibration import Fit as Fit
     from weft.lab.calibration import Fitted as Fitted
-    from weft.lab.calibration import calibrated as calibrated
+    from weft.lab.calibration import calibrate_subject as calibrate_subject
     from weft.lab.calibration import fit as fit
     from weft.lab.calibration import hold_out as hold_out
     from weft.lab.calibration import leave_one_out as leave_one_out
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __getattr__, __all__ = lazy_names(
     __name__,
-    calibration="Calibrated Fit Fitted calibrated fit hold_out leave_one_out",
+    calibration="Calibrated Fit Fitted calibrate_subject fit hold_out leave_one_out",
     catalog="Calibration calibrate",
     run="Validation validate",
     subjects="Predicted Subject",

@@ -25,7 +25,7 @@ from weft.lab.overlaps import FLUX, right_signs
 from weft.lab.ranking import dispatchers_ranked, ranking, replicas_ranked
 from weft.lab.run import Validation
 from weft.lab.serving import loads_left_out
-from weft.lab.subjects import BoolArray, Predicted, Progress, Subject, errors_of, joined
+from weft.lab.subjects import BoolArray, Predicted, Progress, Subject, errors_of, join_seconds
 
 Protocol = Literal[
     "held out",
@@ -107,7 +107,7 @@ class Demand:
         chosen = [part for part in chosen if len(part.subject)]
         if not chosen:
             return [Line(self.what, self.protocol, name, limit, None, 0) for name, limit in self.limits.items()]
-        errors = errors_of(*joined(chosen))
+        errors = errors_of(*join_seconds(chosen))
         reached = {"mean": errors.mean_abs_err, "p90": errors.p90_abs_err, "geomean": errors.geomean_err}
         limits = self.limits.items()
         return [Line(self.what, self.protocol, name, limit, reached[name], errors.rows) for name, limit in limits]
@@ -159,7 +159,7 @@ def _of_kind(validation: Validation, kind: str) -> list[Subject]:
     return [part.subject for part in validation.predictions if part.subject.kind == kind]
 
 
-def judged(predictions: Mapping[Protocol, Sequence[Predicted]]) -> list[Line]:
+def judge_demands(predictions: Mapping[Protocol, Sequence[Predicted]]) -> list[Line]:
     """Every demand with the value reached by predictions of every protocol (`predicted_by`)."""
     signs = [
         _signs(f"{FLUX}: right sign of win or loss", 0.85, "as shipped", predictions, FLUX),

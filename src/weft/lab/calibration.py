@@ -5,8 +5,8 @@ have little weight; positive parameters vary by their logarithm. Parameters that
 their start: the plausible range counts as one more observation, whose two standard deviations reach from the middle of
 the range to its ends. Confidence intervals are linear, with Student's t.
 
-Errors are measured on rows that the fit did not see (`calibrated`, `hold_out`), and on machines that it did not see
-(`leave_one_out`).
+Errors are measured on rows that the fit did not see (`calibrate_subject`, `hold_out`), and on machines that it did
+not see (`leave_one_out`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pandas as pd
 from weft import hardware
 from weft.core.errors import InputError
 from weft.estimate import Parameter
-from weft.lab.subjects import Errors, Predicted, Progress, Subject, errors_of, predicted
+from weft.lab.subjects import Errors, Predicted, Progress, Subject, errors_of, predict_subject
 from weft.lab.tables import FloatArray, IntArray
 
 Model = Callable[[Mapping[str, float]], FloatArray]
@@ -100,15 +100,15 @@ def split(strata: Sequence[str], share: float, seed: int) -> npt.NDArray[np.bool
     """
     if not 0 < share < 1:
         raise InputError(f"a share of {share:g} of the rows cannot be held out; write one between 0 and 1, like 0.3")
-    return np.isin(np.arange(len(strata)), _drawn(strata, lambda rows: round(share * rows), seed))
+    return np.isin(np.arange(len(strata)), _draw_sample(strata, lambda rows: round(share * rows), seed))
 
 
 def sample(strata: Sequence[str], most: int, seed: int) -> IntArray:
     """Indices of at most `most` random rows of each stratum, ascending."""
-    return np.sort(_drawn(strata, lambda rows: most, seed))
+    return np.sort(_draw_sample(strata, lambda rows: most, seed))
 
 
-def _drawn(strata: Sequence[str], count: Callable[[int], int], seed: int) -> IntArray:
+def _draw_sample(strata: Sequence[str], count: Callable[[int], int], seed: int) -> IntArray:
     random = np.random.default_rng(seed)
     groups = pd.Series(range(len(strata))).groupby(list(strata)).indices.values()
     drawn = [random.permutation(rows)[: count(len(rows))] for rows in groups]
@@ -274,7 +274,9 @@ class Calibrated:
         }
 
 
-def calibrated(subject: Subject, holdout: float = HOLDOUT, seed: int = SEED, most_rows: int = MOST_ROWS) -> Calibrated:
+def calibrate_subject(
+    subject: Subject, holdout: float = HOLDOUT, seed: int = SEED, most_rows: int = MOST_ROWS
+) -> Calibrated:
     """Fit a subject's parameters to a random part of its rows and measure the errors on the rest.
 
     The same share of every group is held out. Raises InputError if the rows are too few.
@@ -287,8 +289,8 @@ def calibrated(subject: Subject, holdout: float = HOLDOUT, seed: int = SEED, mos
     seen, kept = subject.take(~held).teaching(), subject.take(held)
     seen = seen.take(sample(seen.texts(), most_rows, seed))
     found = fit(partial(seen.predict, seen.rows), seen.measured, subject.parameters, subject.start)
-    after = predicted(kept, found.values())
-    before = errors_of(predicted(kept, subject.start).seconds, kept.measured)
+    after = predict_subject(kept, found.values())
+    before = errors_of(predict_subject(kept, subject.start).seconds, kept.measured)
     return Calibrated(subject, found, len(seen), after, before, errors_of(after.seconds, kept.measured))
 
 
@@ -298,7 +300,7 @@ def unseen(subject: Subject, subjects: Sequence[Subject]) -> Subject:
     A parameter that no other machine has starts from the middle of its plausible range.
     """
     middle = {one.path: _mean([one.low, one.high]) for one in subject.parameters}
-    return replace(subject, start={**middle, **borrowed(subject, subjects, {})})
+    return replace(subject, start={**middle, **borrow_values(subject, subjects, {})})
 
 
 def hold_out(subjects: Sequence[Subject], progress: Progress | None = None, seed: int = SEED) -> list[Calibrated]:
@@ -312,14 +314,14 @@ def hold_out(subjects: Sequence[Subject], progress: Progress | None = None, seed
             progress(position, len(subjects), f"{subject.kind} {subject.machine}")
         # With too few rows the machine keeps its catalogue values and is left out of the fits.
         with suppress(InputError):
-            done.append(calibrated(unseen(subject, subjects), seed=seed))
+            done.append(calibrate_subject(unseen(subject, subjects), seed=seed))
     return done
 
 
 def leave_one_out(subjects: Sequence[Subject], fits: Mapping[str, Mapping[str, float]]) -> list[Predicted]:
     """Predict every subject from its data sheet and the `fits` of the other machines, by name."""
-    pairs = ((subject, borrowed(subject, subjects, fits)) for subject in subjects)
-    return [predicted(subject, values) for subject, values in pairs if values]
+    pairs = ((subject, borrow_values(subject, subjects, fits)) for subject in subjects)
+    return [predict_subject(subject, values) for subject, values in pairs if values]
 
 
 def _is_recent(subject: Subject) -> bool:
@@ -327,7 +329,7 @@ def _is_recent(subject: Subject) -> bool:
     return subject.machine not in hardware.gpu_names() or hardware.gpu(subject.machine).supports("bf16")
 
 
-def borrowed(
+def borrow_values(
     subject: Subject, subjects: Sequence[Subject], fits: Mapping[str, Mapping[str, float]]
 ) -> dict[str, float]:
     """Parameters of a subject estimated from the other machines, by path; empty if there are no others.

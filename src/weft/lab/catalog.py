@@ -15,9 +15,9 @@ from weft.core.units import format as format_quantity
 from weft.estimate import Parameter
 from weft.hardware import Gpu, system
 from weft.kernels.library.profiles import Profile
-from weft.lab.calibration import HOLDOUT, SEED, Calibrated, Fitted, calibrated
+from weft.lab.calibration import HOLDOUT, SEED, Calibrated, Fitted, calibrate_subject
 from weft.lab.machines import Machines
-from weft.lab.problems import gathered
+from weft.lab.problems import merge_problems
 from weft.lab.run import subjects_of
 from weft.lab.subjects import Subject
 from weft.lab.tables import Kind
@@ -48,12 +48,12 @@ class Target:
 
         It holds the values that the rows determined; all others come from the file that it extends.
         """
-        others = ", ".join(_quoted(name) for name in self.others)
+        others = ", ".join(_quote(name) for name in self.others)
         head = [
-            f"extends = {_quoted(reference(self.extends, out))}",
-            f"name = {_quoted(out.stem)}",
-            f"title = {_quoted(self.title)}",
-            f"description = {_quoted(self.description)}",
+            f"extends = {_quote(reference(self.extends, out))}",
+            f"name = {_quote(out.stem)}",
+            f"title = {_quote(self.title)}",
+            f"description = {_quote(self.description)}",
             f"{self.others_key} = [{others}]",
         ]
         source = (
@@ -109,7 +109,9 @@ def calibrate(
         raise InputError("name either a gpu or a system to calibrate, like weft.calibrate('gemm.csv', gpu='h100-sxm')")
     place = data_folder(data)
     target = gpu_target(place, gpu) if gpu else library_target(place, system or "")
-    return Calibration(target, calibrated(target.subject, holdout, seed, MOST_ROWS), f"{place.name}, seed {seed}")
+    return Calibration(
+        target, calibrate_subject(target.subject, holdout, seed, MOST_ROWS), f"{place.name}, seed {seed}"
+    )
 
 
 def gpu_target(place: Path, name: str) -> Target:
@@ -141,25 +143,25 @@ def _target(
         description=f"{of.description} Calibrated to measurements {'on' if others else 'of'} {', '.join(names)}.",
         others_key=others_key,
         others=names,
-        complaints=[str(problem) for problem in gathered(problems)],
+        complaints=[str(problem) for problem in merge_problems(problems)],
         fitted_before=any(start is not None and start.kind == "calibrated" for start in starts),
     )
 
 
-def shown(value: float, parameter: Parameter, digits: int = _SHOWN_DIGITS) -> str:
+def show_parameter(value: float, parameter: Parameter, digits: int = _SHOWN_DIGITS) -> str:
     """A parameter's value for people [its base unit]."""
     return format_quantity(value, Dimension.SECONDS if parameter.unit == "s" else Dimension.COUNT, digits)
 
 
 def _leaf(key: str, found: Fitted, source: str) -> str:
-    texts = (shown(number, found.parameter, _DIGITS) for number in (found.value, found.low, found.high))
-    value, low, high = map(_quoted, texts) if found.parameter.unit == "s" else texts
+    texts = (show_parameter(number, found.parameter, _DIGITS) for number in (found.value, found.low, found.high))
+    value, low, high = map(_quote, texts) if found.parameter.unit == "s" else texts
     edge = f"; the fit stopped at a bound ({found.state})" if found.state.startswith("at ") else ""
-    text = _quoted(source + edge)
+    text = _quote(source + edge)
     return f'{key} = {{ value = {value}, kind = "calibrated", low = {low}, high = {high}, source = {text} }}'
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """A TOML string; JSON escapes are valid in TOML."""
     return to_json(text, ensure_ascii=False)
 

@@ -119,7 +119,7 @@ def beyond_physics(
             yield Problem(checked.file, (line,), "time_us", f"{seconds * 1e6:.6g}", rule)
 
 
-def unsupported(checked: Measurements, gpu: Gpu) -> Iterator[Problem]:
+def find_unsupported(checked: Measurements, gpu: Gpu) -> Iterator[Problem]:
     """Rows of data types that the GPU's matrix units lack; one problem per type."""
     known = [dtype for dtype in DTYPE_BYTES if gpu.supports(dtype)]
     rule = f"{gpu.name} does not multiply matrices of this type; it has {', '.join(known)}"

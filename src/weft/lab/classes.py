@@ -63,7 +63,7 @@ def class_errors(
             )
         },
         "left_out": left,
-        "joined": _joined(*(_timed(_frame(parts, "overlap")) for parts in (shipped, system_left_out))),
+        "joined": _join_classes(*(_timed_rows(_frame(parts, "overlap")) for parts in (shipped, system_left_out))),
         "beside": _beside(_frame(shipped, "contention")),
         "exchange": _by(_frame(shipped, "exchange"), "library"),
         **{kind: _by(_frame(shipped, kind), *labels) for kind, labels in SERVED_CLASSES.items()},
@@ -93,11 +93,11 @@ def _own_tests(rows: pd.DataFrame, *, over_nodes: bool = False) -> pd.DataFrame:
     return rows[rows["library"].isin(_LIBRARIES) & ((rows["nodes"] > 1) == over_nodes) & (rows["host"] == "")]
 
 
-def _timed(rows: pd.DataFrame) -> pd.DataFrame:
+def _timed_rows(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["quantity"] == "time"]
 
 
-def _joined(shipped: pd.DataFrame, left: pd.DataFrame) -> dict[str, dict[str, list[Class]]]:
+def _join_classes(shipped: pd.DataFrame, left: pd.DataFrame) -> dict[str, dict[str, list[Class]]]:
     """By way to join: pairs as shipped, and with each system left out of the fit of software costs."""
     return {
         way: {

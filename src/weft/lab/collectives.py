@@ -81,10 +81,10 @@ def _labels(rows: pd.DataFrame, machine: RowMachine, queries: Sequence[Any]) -> 
         }
         for name, ranks, system, rig in queries
     ]
-    return {**pd.DataFrame(each, rows.index), "seen": _seen(machine)}
+    return {**pd.DataFrame(each, rows.index), "seen": _seen_words(machine)}
 
 
-def _seen(machine: RowMachine) -> str:
+def _seen_words(machine: RowMachine) -> str:
     assert machine.profile is not None
     return seen_collectives(machine.gpu, machine.profile)
 
@@ -127,7 +127,7 @@ def _check_ranks(line: int, row: Mapping[str, Any]) -> None:
         raise Unfit("ranks", str(int(row["ranks"])), rule)
 
 
-def _simulated(checked: Measurements) -> Iterator[tuple[str, pd.DataFrame]]:
+def _simulated_rows(checked: Measurements) -> Iterator[tuple[str, pd.DataFrame]]:
     """The rows within one node that are also simulated, request by request.
 
     All-reduces are those that the library reduces in the switch or pushes to all peers: of floating-point data on a
@@ -159,10 +159,10 @@ RINGS = RowKind(
     by=_BY,
     query=_query,
     call=_run,
-    expand=_simulated,
+    expand=_simulated_rows,
     labels=lambda rows, machine, _: {
         **rows[["ranks", "collective"]].astype({"ranks": np.int64}),
-        "seen": _seen(machine),
+        "seen": _seen_words(machine),
     },
     column="system",
 )

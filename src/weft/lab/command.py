@@ -18,9 +18,9 @@ from weft.core.errors import check_name
 from weft.core.files import write_json, written_together
 from weft.core.report.table import Table, number, text
 from weft.lab import catalog, run
-from weft.lab.bar import judged, predicted_by
+from weft.lab.bar import judge_demands, predicted_by
 from weft.lab.calibration import Calibrated, Fitted
-from weft.lab.catalog import Target, shown
+from weft.lab.catalog import Target, show_parameter
 from weft.lab.classes import class_errors
 from weft.lab.error_tables import errors_table
 from weft.lab.page import ValidationReport, write_validation
@@ -64,7 +64,7 @@ def validate(
     with progress_bar("validation") as progress:
         done = run.validate(data, gpus=gpus or (), libraries=libraries or (), kinds=_kinds(kinds), progress=progress)
         by = predicted_by(done, progress) if bar else {}
-    lines = [line.to_dict() for line in judged(by)] if by else []
+    lines = [line.to_dict() for line in judge_demands(by)] if by else []
     more = (
         {"bar": lines, "classes": class_errors(by["as shipped"], by["leave one out"], by["system left out"])}
         if by
@@ -164,7 +164,8 @@ def _parameters(done: Calibrated) -> Table:
 def _row(found: Fitted) -> list[Any]:
     parameter, state = found.parameter, found.state
     start, value, low, high, least, most = (
-        shown(v, parameter) for v in (found.start, found.value, found.low, found.high, parameter.low, parameter.high)
+        show_parameter(v, parameter)
+        for v in (found.start, found.value, found.low, found.high, parameter.low, parameter.high)
     )
     if state == "too few rows":
         value = low = high = "–"

@@ -49,7 +49,7 @@ def bar_table(lines: Sequence[Row]) -> Table:
             line["what"],
             line["protocol"],
             f"{line['statistic']} {'>=' if line['at_least'] else '<='} {line['limit']:.1%}",
-            Shown(line["reached"], _reached(line)),
+            Shown(line["reached"], _value_words(line)),
             line["rows"],
             line["verdict"],
         )
@@ -63,7 +63,7 @@ def bar_table(lines: Sequence[Row]) -> Table:
     return Table(columns, rows, "What must be reached")
 
 
-def _reached(line: Row) -> str:
+def _value_words(line: Row) -> str:
     """The value reached, with enough digits to distinguish it from the limit."""
     close = abs(line["reached"] - line["limit"]) < _CLOSE
     return f"{line['reached']:.{2 if close else 1}%}"

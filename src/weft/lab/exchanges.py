@@ -46,7 +46,7 @@ def _query(gpu: str, kernel: str, operation: str, ranks: float, nodes: float, dt
     return LIBRARIES[kernel], operation, int(ranks), int(nodes), kind, 4 if _GROUPS in notes else None
 
 
-def _moved(
+def _moved_bytes(
     rows: Columns, library: str, operation: str, ranks: int, nodes: int, *more: Any
 ) -> tuple[Exchange, ExchangedBytes]:
     """The exchange with an array for each dimension, and what it moves."""
@@ -55,11 +55,11 @@ def _moved(
     return what, count_bytes(what, dispatcher(library), nodes)
 
 
-def _exchanged(
+def _kernel_seconds(
     rows: Columns, machine: RowMachine, library: str, operation: str, ranks: int, nodes: int, *more: Any
 ) -> Any:
     """The kernels' time [s]: the host's wait, which `weft predict exchange` adds, is not in the rows."""
-    what, _ = _moved(rows, library, operation, ranks, nodes, *more)
+    what, _ = _moved_bytes(rows, library, operation, ranks, nodes, *more)
     own = dispatcher(library).units(rows["experts"], machine.gpu.compute.compute_units)
     units = np.where(np.isfinite(rows["sms"]), rows["sms"], own)
     where = hardware.system(machine.gpu, gpus=ranks, nodes=nodes)
@@ -98,7 +98,7 @@ def _by_rate(rows: pd.DataFrame) -> FloatArray:
     found = []
     for row in rows.to_dict("records"):
         query = _query(*(row[name] for name in _BY))
-        _, amount = _moved({name: np.array([row[name]]) for name in row}, *query)
+        _, amount = _moved_bytes({name: np.array([row[name]]) for name in row}, *query)
         if row["nodes"] == 1:
             size = row["tokens_per_rank"] * amount.copies * amount.wire
         else:
@@ -112,8 +112,8 @@ EXCHANGES = RowKind(
     kind="exchange",
     by=_BY,
     query=_query,
-    call=_exchanged,
-    floor=lambda rows, gpu, *query: _moved(rows, *query)[1].link_bytes / gpu.link.bandwidth,
+    call=_kernel_seconds,
+    floor=lambda rows, gpu, *query: _moved_bytes(rows, *query)[1].link_bytes / gpu.link.bandwidth,
     labels=lambda rows, machine, _: {
         "library": rows["kernel"].map(LIBRARIES),
         "op": rows["op"],

@@ -75,7 +75,7 @@ def library_of(fw: str, op: str, kernel: str) -> str:
 
 
 @cache
-def drawn(tokens: int, top_k: int, experts: int, ranks: int, how: str, slots: int) -> ExpertRows:
+def draw_load(tokens: int, top_k: int, experts: int, ranks: int, how: str, slots: int) -> ExpertRows:
     """The load of the measured GPU, drawn as the source of the rows draws it (its collector/helper.py).
 
     Experts' relative loads come from a density x ** -exponent, 1 to 0.8 x tokens (0.01 to 2 where there are fewer rows
@@ -131,7 +131,7 @@ def _layer(rows: Columns, dtype: str) -> GpuExperts:
     return GpuExperts(load, rows["tokens"], rows["topk"], rows["hidden"], wide, dtype, rows["gated"])
 
 
-def _layered(rows: Columns, machine: RowMachine, name: str, dtype: str) -> FloatArray:
+def _predict_layers(rows: Columns, machine: RowMachine, name: str, dtype: str) -> FloatArray:
     """What `weft predict experts` says of all rows at once: one call, repeated, so that weights stay in the cache."""
     where = target(machine.gpu, SHORT, machine.harness(rotation=1.0))
     return served_layer(_layer(rows, dtype), library("experts", name), where).seconds
@@ -160,7 +160,7 @@ def _checks(checked: Measurements) -> list[Any]:
     ]
     names = ("tokens", "topk", "experts", "moe_ep", "distribution", "num_slots")
     loads = [
-        drawn(*map(int, sizes), how, int(slots) if np.isfinite(slots) else int(sizes[2]))
+        draw_load(*map(int, sizes), how, int(slots) if np.isfinite(slots) else int(sizes[2]))
         for *sizes, how, slots in zip(*(rows[name] for name in names), strict=True)
     ]
     checked.rows = rows.assign(
@@ -178,7 +178,7 @@ EXPERTS = RowKind(
     kind="experts",
     by=("fw", "op", "kernel", "dtype"),
     query=lambda fw, op, kernel, dtype: (library_of(fw, op, kernel), DTYPES[dtype]),
-    call=_layered,
+    call=_predict_layers,
     floor=_share_floor,
     labels=lambda rows, machine, queries: {
         "library": [name for name, _ in queries],
@@ -207,7 +207,7 @@ _TILE = 128
 """Rows and columns of a workgroup of VeOmni's Triton kernels; one is launched in each cycle [assumed, 0.5 to 2]."""
 
 
-def _trained(rows: Columns, machine: RowMachine, kind: str, name: str, dtype: str) -> FloatArray:
+def _predict_training(rows: Columns, machine: RowMachine, kind: str, name: str, dtype: str) -> FloatArray:
     """Whole layers by `weft predict experts`, and grouped GEMMs by the form below it."""
     gpu = machine.gpu
     sizes = [rows[column] for column in ("tokens", "hidden", "inter", "topk", "experts")]
@@ -252,14 +252,14 @@ def _apart(rows: Columns, machine: Target, name: str, dtype: str, of: Sequence[E
     return np.asarray(moved + np.maximum(launched - products, 0.0))
 
 
-def _named(rows: pd.DataFrame) -> list[str]:
+def _implementation_names(rows: pd.DataFrame) -> list[str]:
     """The first word of each row's implementation."""
     return [text.partition(" ")[0] for text in rows["implementation"]]
 
 
 def _layer_checks(checked: Measurements) -> list[Any]:
     checked.rows = checked.rows.assign(time_us=checked.rows["time_s"] * 1e6)
-    known = [each in _LAYERS for each in zip(checked.rows["kind"], _named(checked.rows), strict=True)]
+    known = [each in _LAYERS for each in zip(checked.rows["kind"], _implementation_names(checked.rows), strict=True)]
     return [checked.by_value(np.logical_not(known), "kind", "layers of this kind and library are not compared here")]
 
 
@@ -267,11 +267,11 @@ EXPERT_LAYERS = RowKind(
     kind="expert_layers",
     by=("kind", "implementation"),
     query=lambda kind, text: (kind, *_LAYERS[kind, text.partition(" ")[0]]),
-    call=_trained,
+    call=_predict_training,
     floor=lambda rows, gpu, kind, name, dtype: least_time(
         2 * rows["tokens"] * rows["hidden"] * rows["inter"], EXPERT_FORMATS[dtype].products, gpu
     ),
-    labels=lambda rows, machine, _: {"what": rows["kind"], "library": _named(rows), "seen": YES},
+    labels=lambda rows, machine, _: {"what": rows["kind"], "library": _implementation_names(rows), "seen": YES},
     checks=_layer_checks,
     blamed="kind",
 )

@@ -19,7 +19,7 @@ from weft.core.errors import InputError
 from weft.estimate import BenchmarkProtocol, Parameter
 from weft.hardware import Gpu
 from weft.kernels.library.profiles import Profile
-from weft.lab.checks import Unfit, beyond_physics, unsupported
+from weft.lab.checks import Unfit, beyond_physics, find_unsupported
 from weft.lab.machines import Machines, knows
 from weft.lab.problems import Problem
 from weft.lab.subjects import BoolArray, Subject
@@ -129,7 +129,7 @@ class RowKind:
         for kind, rows in self.expand(checked):
             for name, machine, own in self._by_machine(checked.some(rows), machines):
                 if self.multiplies:
-                    own.drop(unsupported(own, machine.gpu))
+                    own.drop(find_unsupported(own, machine.gpu))
                 true, figures = self._believable(own, machine)
                 problems |= dict.fromkeys([*own.problems, *true.problems])
                 found.append((kind, name, machine, true, figures))
@@ -143,14 +143,16 @@ class RowKind:
                 rows = true.rows[held]
                 subjects.append(self._subject(kind, name, machine, machines, true.file, rows, figures[held]))
                 others += [
-                    other._subject(one, name, machine, machines, true.file, *other._predicted(true.some(some), machine))
+                    other._subject(
+                        one, name, machine, machines, true.file, *other._predict_rows(true.some(some), machine)
+                    )
                     for other in self.also
                     for one, some in other.expand(true.some(rows))
                     if len(some)
                 ]
         return [*subjects, *others]
 
-    def _predicted(self, checked: Measurements, machine: RowMachine) -> tuple[pd.DataFrame, FloatArray]:
+    def _predict_rows(self, checked: Measurements, machine: RowMachine) -> tuple[pd.DataFrame, FloatArray]:
         true, figures = self._possible(checked, machine)
         return true.rows, figures
 

@@ -21,7 +21,7 @@ from weft.lab.calibration import fit
 from weft.lab.exchanges import of_exchange
 from weft.lab.overlaps import family
 from weft.lab.steps import CALIBRATION
-from weft.lab.subjects import Predicted, Subject, predicted
+from weft.lab.subjects import Predicted, Subject, predict_subject
 from weft.lab.tables import FloatArray
 from weft.models.parallel.framework import framework
 
@@ -51,8 +51,10 @@ def left_out(subjects: Sequence[Subject], key: Callable[[Subject], list[str]]) -
     keys = [np.array(key(subject), dtype=np.str_) for subject in subjects]
     done = []
     for group in np.unique(np.concatenate([*keys, np.zeros(0, dtype=np.str_)])).tolist():
-        values = _fitted([s.take(own != group) for s, own in zip(subjects, keys, strict=True)])
-        done += [predicted(s.take(own == group), values) for s, own in zip(subjects, keys, strict=True) if group in own]
+        values = _fit_values([s.take(own != group) for s, own in zip(subjects, keys, strict=True)])
+        done += [
+            predict_subject(s.take(own == group), values) for s, own in zip(subjects, keys, strict=True) if group in own
+        ]
     return done
 
 
@@ -77,7 +79,7 @@ def steps_left_out(steps: Sequence[Subject], key: Literal["framework", "gpu"]) -
             own = subject.take((subject.labels[key] == name) & subject.labels["layers"].isin(LAYERS))
             if len(own):
                 others = groups != name
-                done.append(predicted(own, _residual(*(one[others] for one in (*units, measured)))))
+                done.append(predict_subject(own, _residual(*(one[others] for one in (*units, measured)))))
     return done
 
 
@@ -107,7 +109,7 @@ def _residual(plain: FloatArray, streaming: FloatArray, hidden: FloatArray, meas
         return start
 
 
-def _fitted(subjects: Sequence[Subject], parameters: Sequence[Parameter] | None = None) -> dict[str, float]:
+def _fit_values(subjects: Sequence[Subject], parameters: Sequence[Parameter] | None = None) -> dict[str, float]:
     """The values that fit the rows of subjects, by path; the middle of their ranges without enough rows.
 
     Without parameters, the costs of software.
@@ -162,11 +164,11 @@ def gpus_left_out(subjects: Sequence[Subject]) -> list[Predicted]:
         for table in sorted(set(names.tolist())):
             others = [each.take(of == table) for each, of in owned if each is not subject and table in of]
             if others:
-                values: Mapping[str, float] | None = _fitted(others, of_table(table))
+                values: Mapping[str, float] | None = _fit_values(others, of_table(table))
             else:
                 values = _of_another(table, hardware.gpu(subject.machine))
             if values:
-                done.append(predicted(subject.take(names == table), values))
+                done.append(predict_subject(subject.take(names == table), values))
     return done
 
 
@@ -205,9 +207,11 @@ def ranks_left_out(subjects: Sequence[Subject]) -> list[Predicted]:
             continue
         for masks in parts:
             others = [subject.take(~mask) for subject, mask in zip(rows, masks, strict=True)]
-            values = _fitted(others, of_exchange(table))
+            values = _fit_values(others, of_exchange(table))
             done += [
-                predicted(subject.take(mask), values) for subject, mask in zip(rows, masks, strict=True) if any(mask)
+                predict_subject(subject.take(mask), values)
+                for subject, mask in zip(rows, masks, strict=True)
+                if any(mask)
             ]
     return done
 
@@ -228,8 +232,8 @@ def formats_left_out(subjects: Sequence[Subject]) -> list[Predicted]:
         others = alike or [one for one in apart if one.split(".")[1] == name]
         known = [_sharing(part, others) for subject, of in owned if len(part := subject.take(np.isin(of, others)))]
         if known:
-            values = _fitted(known, of_table(table))
-            done += [predicted(part, values) for subject, of in owned if len(part := subject.take(of == table))]
+            values = _fit_values(known, of_table(table))
+            done += [predict_subject(part, values) for subject, of in owned if len(part := subject.take(of == table))]
     return done
 
 

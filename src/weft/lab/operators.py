@@ -200,7 +200,7 @@ def _convolution(rows: Columns, dtype: str, algorithm: Any, computes: Any) -> Co
     return Convolution(**sizes, dtype=dtype, algorithm=algorithm, computes=computes)
 
 
-def _convolved(rows: Columns, machine: RowMachine, harness: BenchmarkProtocol, *query: Any) -> FloatArray:
+def _predict_convolutions(rows: Columns, machine: RowMachine, harness: BenchmarkProtocol, *query: Any) -> FloatArray:
     return estimate(_convolution(rows, *query), machine.gpu, SHORT, harness).seconds
 
 
@@ -226,7 +226,7 @@ CONVOLUTIONS = RowKind(
     kind="conv",
     by=("dtype", "forward_algorithm", "pass", "source", *_WINDOW),
     query=_convolution_query,
-    call=_convolved,
+    call=_predict_convolutions,
     floor=_convolution_floor,
     labels=lambda rows, machine, queries: {
         "dtype": rows["dtype"],

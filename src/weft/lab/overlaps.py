@@ -108,10 +108,10 @@ class MeasuredPair:
         harness = rig_of(self.system.name, "", "").harness(self.ranks, self.system.nodes)
         alone = dependent(self.pattern, Gemm(*self.local, self.dtype), self.ranks)
         found = pair_of(alone, self.system, RunOptions(clock=self._clock), harness)
-        seconds = self._simulated() if simulated else np.nan
+        seconds = self._simulate_pair() if simulated else np.nan
         return replace(found, framework=not (self.alone or self.compiled), simulated=seconds)
 
-    def _simulated(self) -> float:
+    def _simulate_pair(self) -> float:
         """Time of both fused or in chunks by the engine [s]; NaN for shapes that it cannot cut, and without a pass."""
         from weft.simulate.single import simulate
 
@@ -133,7 +133,7 @@ def _pairs(checked: Measurements) -> Iterator[tuple[str, pd.DataFrame]]:
     found: dict[tuple[str, str, str], dict[int, tuple[PairTimes, float]]] = {}
 
     def compare(line: int, row: dict[str, Any]) -> None:
-        for method, quantity, join, pair, measured in _compared(row, _overlapped(row)):
+        for method, quantity, join, pair, measured in _compare_pair(row, _read_pair(row)):
             found.setdefault((method, quantity, join), {})[line] = pair, measured
 
     checked.drop(unfit_rows(checked, compare))
@@ -148,7 +148,7 @@ _COMPARED = ("method", "quantity", "join")
 """What a figure of a row is of: who is measured, a time or a speedup, and how both are joined."""
 
 
-def _joined(rows: Columns, machine: RowMachine, join: str, quantity: str) -> FloatArray:
+def _predict_pairs(rows: Columns, machine: RowMachine, join: str, quantity: str) -> FloatArray:
     """The time [s] of a pair joined in a way, or its speedup over the sequence, with the machine's software costs."""
     pairs = PairTimes(**{one.name: rows[f"_{one.name}"] for one in fields(PairTimes)})
     seconds = OVERLAPS[join].seconds(pairs, machine.values)
@@ -160,7 +160,7 @@ def _checks(checked: Measurements) -> list[Iterator[Problem]]:
     return [checked.by_value(~checked.rows["pattern"].isin([*_COLLECTIVES]), "pattern", rule)]
 
 
-def _overlapped(row: Mapping[str, Any]) -> MeasuredPair:
+def _read_pair(row: Mapping[str, Any]) -> MeasuredPair:
     """A row's GEMM of all ranks and of each (its note says which one it gives); bf16 unless a data type is stated.
 
     Raises Unfit for a row without a shape, and for an invalid system, number of ranks or data type.
@@ -197,7 +197,7 @@ def _overlapped(row: Mapping[str, Any]) -> MeasuredPair:
     )
 
 
-def _compared(row: Mapping[str, Any], case: MeasuredPair) -> Iterator[tuple[str, str, str, PairTimes, float]]:
+def _compare_pair(row: Mapping[str, Any], case: MeasuredPair) -> Iterator[tuple[str, str, str, PairTimes, float]]:
     """Everything comparable in a row: method, quantity, way to join, pair, and the measured time [s] or speedup.
 
     If it has only a speedup, the speedup is compared.
@@ -231,7 +231,7 @@ OVERLAP = RowKind(
     kind="overlap",
     by=("join", "quantity"),
     query=lambda join, quantity: (join, quantity),
-    call=_joined,
+    call=_predict_pairs,
     checks=_checks,
     expand=_pairs,
     column="",

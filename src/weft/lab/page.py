@@ -54,7 +54,7 @@ _DRAWN = 6000  # most rows in one picture: the worst of each cloud, and an even 
 _WIDEST_ERROR = 1.0
 
 
-def _named(group: Mapping[str, Any]) -> str:
+def _group_name(group: Mapping[str, Any]) -> str:
     return TITLES.get(group["kind"], str(group["kind"])).lower().replace("gemm", "GEMM")
 
 
@@ -81,7 +81,7 @@ def predicted_against_measured(clouds: Sequence[Cloud], title: str = "Rows") -> 
     return scatter(
         f"{title}: predicted against measured time", _rows(clouds), x=Axis("measured_us", log=True),
         y=Axis("predicted_us", log=True), bands=(0.1, 0.2), facet="cloud",
-    ).with_caption(f"A point is a row; the bands are 10 % and 20 %.{_thinned(clouds)}")  # fmt: skip
+    ).with_caption(f"A point is a row; the bands are 10 % and 20 %.{_thinning_note(clouds)}")  # fmt: skip
 
 
 def error_against_size(clouds: Sequence[Cloud], title: str = "Rows") -> Figure:
@@ -93,7 +93,7 @@ def error_against_size(clouds: Sequence[Cloud], title: str = "Rows") -> Figure:
         y=Axis("error", percent=True),
         bands=(0.1, 0.2),
         facet="cloud",
-    ).with_caption(f"The bands are 10 % and 20 %; errors beyond 100 % stand at the edge.{_thinned(clouds)}")
+    ).with_caption(f"The bands are 10 % and 20 %; errors beyond 100 % stand at the edge.{_thinning_note(clouds)}")
 
 
 def _rows(clouds: Sequence[Cloud]) -> Table:
@@ -114,7 +114,7 @@ def _rows(clouds: Sequence[Cloud]) -> Table:
     return Table(columns, rows)
 
 
-def _thinned(clouds: Sequence[Cloud]) -> str:
+def _thinning_note(clouds: Sequence[Cloud]) -> str:
     """How many rows are not drawn, in a sentence."""
     whole = sum(len(cloud.measured) for cloud in clouds)
     return f" Of {whole:,} rows about {_DRAWN:,} are drawn, the worst among them." if whole > _DRAWN else ""
@@ -136,7 +136,7 @@ class ValidationReport(Report["Validation"]):
     def sentences(self) -> list[str]:
         """How many rows have a prediction, and how far each kind is off."""
         data = self.data
-        errors = [f"{_named(one)} off by {one['median_abs_err']:.1%} in the median" for one in data["overall"]]
+        errors = [f"{_group_name(one)} off by {one['median_abs_err']:.1%} in the median" for one in data["overall"]]
         kinds = "; ".join(errors) or "none can be judged"
         return [f"{data['rows_used']:,} of {data['rows_read']:,} rows have a prediction: {kinds}."]
 

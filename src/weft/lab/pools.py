@@ -100,8 +100,8 @@ class PooledLoop:
         outside of steps, tokenizer aside, and a host's time for each launch [s] may be given.
         """
         changed = (host, outside, launch)
-        reads = self._deployed(self.reads, changed)
-        writes = replace(self._deployed(self.writes, changed), readers=0, reads=reads)
+        reads = self._deploy_pool(self.reads, changed)
+        writes = replace(self._deploy_pool(self.writes, changed), readers=0, reads=reads)
         count, draw = ROUNDS * self.clients, np.random.default_rng(0).integers
         lengths = (draw(round(SHORTEST * most), most + 1, count).tolist() for most in (self.prompt, self.answer))
         answered, _ = writes.run(
@@ -113,7 +113,7 @@ class PooledLoop:
             float(np.mean([one.ttft for one in answered])) + sent, tpot, count / max(one.done for one in answered)
         )
 
-    def _deployed(self, pool: Workers, changed: tuple[float | None, ...]) -> Server:
+    def _deploy_pool(self, pool: Workers, changed: tuple[float | None, ...]) -> Server:
         """A pool, all of whose replicas read prompts."""
         host, outside, launch = changed
         plan = ServingPlan(

@@ -47,18 +47,18 @@ class Problem:
         return "" if self.used else f"; {what} left out"
 
 
-def gathered(problems: Iterable[Problem]) -> list[Problem]:
+def merge_problems(problems: Iterable[Problem]) -> list[Problem]:
     """Merge problems by file, column, rule and whether the rows are used, in the order of files and lines."""
     groups: dict[tuple[object, ...], list[Problem]] = {}
     for problem in problems:
         key = (problem.file, problem.column, problem.rule, problem.used, not problem.lines)
         groups.setdefault(key, []).append(problem)
     files = list(dict.fromkeys(str(key[0]) for key in groups))
-    merged = map(_merged, groups.values())
+    merged = map(_merge_group, groups.values())
     return sorted(merged, key=lambda problem: (files.index(problem.file), problem.lines[:1]))
 
 
-def _merged(group: Sequence[Problem]) -> Problem:
+def _merge_group(group: Sequence[Problem]) -> Problem:
     lines = tuple(sorted({line for problem in group for line in problem.lines}))
     values = list(dict.fromkeys(problem.value for problem in group))
     more = f" and {len(values) - _VALUES_SHOWN} more" if len(values) > _VALUES_SHOWN else ""

@@ -19,7 +19,7 @@ import pandas as pd
 
 from weft.core.errors import InputError
 from weft.lab.calibration import fit, unseen
-from weft.lab.subjects import BoolArray, Errors, Subject, errors_of, predicted
+from weft.lab.subjects import BoolArray, Errors, Subject, errors_of, predict_subject
 from weft.lab.tables import FloatArray
 
 HIDDEN = 1024
@@ -76,7 +76,7 @@ def projection(subject: Subject, own: BoolArray, work: FloatArray, others: Seque
         if baseline.parameters:
             model = partial(baseline.predict, baseline.rows)
             values = fit(model, baseline.measured, baseline.parameters, start).values()
-    base, new = predicted(baseline, values).seconds, predicted(rest, values).seconds
+    base, new = predict_subject(baseline, values).seconds, predict_subject(rest, values).seconds
     sizes = np.log(sizes_of(baseline.rows)), np.log(sizes_of(rest.rows))
     found = new * np.exp(_corrections(*sizes, np.log(baseline.measured / base)))
     large = work[own] >= np.median(work[own])

@@ -57,17 +57,17 @@ def ranking(predictions: Sequence[Predicted], framework: str) -> Ranking | None:
     Plans count together if they ran the same model and batch on the same machine, in the same software. Rows whose
     notes name an era, within which nothing else changed, count by it.
     """
-    return _ranked(one for part in predictions for one in _rows(part, framework))
+    return _rank_rows(one for part in predictions for one in _rows(part, framework))
 
 
 def dispatchers_ranked(predictions: Sequence[Predicted]) -> Ranking | None:
     """How the libraries that exchange tokens rank by measured steps of one plan each; None without a pair."""
-    return _ranked(one for part in predictions for one in _by_dispatcher(part))
+    return _rank_rows(one for part in predictions for one in _by_dispatcher(part))
 
 
 def replicas_ranked(predictions: Sequence[Predicted]) -> Ranking | None:
     """How replicas of other numbers of GPUs rank by the time per further token of one load; None without a pair."""
-    return _ranked(one for part in predictions for one in _by_replica(part))
+    return _rank_rows(one for part in predictions for one in _by_replica(part))
 
 
 def _by_replica(part: Predicted) -> Iterator[tuple[tuple[Any, ...], _RankedRow]]:
@@ -80,7 +80,7 @@ def _by_replica(part: Predicted) -> Iterator[tuple[tuple[Any, ...], _RankedRow]]
             yield tuple(str(row[column]) for column in _LOAD), _RankedRow((row["gpus"],), predicted, measured)
 
 
-def _ranked(rows: Iterable[tuple[tuple[Any, ...], _RankedRow]]) -> Ranking | None:
+def _rank_rows(rows: Iterable[tuple[tuple[Any, ...], _RankedRow]]) -> Ranking | None:
     questions: dict[tuple[Any, ...], list[_RankedRow]] = {}
     for asked, ran in rows:
         questions.setdefault(asked, []).append(ran)

@@ -75,10 +75,12 @@ def known_rigs() -> Mapping[str, Rig]:
 
     Raises ConfigError for a value that breaks a rule.
     """
-    return {word: _known(word, table) for word, table in read_toml(resources.files(__package__) / "rigs.toml").items()}
+    return {
+        word: _known_rig(word, table) for word, table in read_toml(resources.files(__package__) / "rigs.toml").items()
+    }
 
 
-def _known(word: str, table: Mapping[str, object]) -> Rig:
+def _known_rig(word: str, table: Mapping[str, object]) -> Rig:
     leaves = read_leaves(table, _PATHS, f"rigs.toml: {word}")
     version, machine = (str(leaves[name].value) if name in leaves else "" for name in ("version", "machine"))
     if "network.per_gpu" not in leaves or "network.per_node" not in leaves:

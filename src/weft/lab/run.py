@@ -25,12 +25,12 @@ from weft.lab.layers import LAYER
 from weft.lab.machines import Machines
 from weft.lab.operators import CONVOLUTIONS, GEMMS, KERNELS, OPERATORS_ALONE, RECURRENT
 from weft.lab.overlaps import CONTENTION, OVERLAP
-from weft.lab.problems import Problem, consistent, gathered
+from weft.lab.problems import Problem, consistent, merge_problems
 from weft.lab.served import SERVED_ALL_REDUCES, SERVED_ATTENTION, SERVED_GEMMS, SERVED_LATENT, SERVED_SMALL
 from weft.lab.serving import SERVING
 from weft.lab.steps import STEPS
 from weft.lab.streams import DRAM, read_streams
-from weft.lab.subjects import Cloud, Group, Predicted, Progress, Subject, errors_of, joined, predicted
+from weft.lab.subjects import Cloud, Group, Predicted, Progress, Subject, errors_of, join_seconds, predict_subject
 from weft.lab.tables import TABLES, Kind, Measurements, read_folder
 from weft.lab.traces import EXPERT_TRACE
 
@@ -96,13 +96,13 @@ class Validation(Answer):
 
     def complaints(self) -> list[str]:
         """Every problem as a sentence, similar ones merged."""
-        return [str(problem) for problem in gathered(self.problems)]
+        return [str(problem) for problem in merge_problems(self.problems)]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data for JSON: errors of each group, within each class of size, of each machine by what
         matters most, and of each kind; the worst rows, and every problem.
         """
-        overall = [Group({"kind": kind}, errors_of(*joined(parts))) for kind, parts in self.by_kind.items()]
+        overall = [Group({"kind": kind}, errors_of(*join_seconds(parts))) for kind, parts in self.by_kind.items()]
         return {
             "groups": [group.to_dict() for group in self.groups()],
             "ranges": [group.to_dict() for part in self.predictions for group in part.ranges()],
@@ -133,7 +133,7 @@ def validate(
     each data type; `worst()` the rows that are furthest off, with their lines.
     """
     subjects, problems, count = subjects_of(data_folder(place), Machines.of(gpus, libraries), kinds, progress)
-    return Validation(tuple(map(predicted, subjects)), tuple(problems), count)
+    return Validation(tuple(map(predict_subject, subjects)), tuple(problems), count)
 
 
 def subjects_of(
@@ -183,5 +183,5 @@ def _nothing(place: Path, machines: Machines, files: Sequence[Measurements], pro
             f"no row of '{place}' is about {wanted}; the rows are about {', '.join(named)} "
             "(a TOML file may name such rows in its aliases)"
         )
-    first = f": {gathered(problems)[0]}" if problems else ""
+    first = f": {merge_problems(problems)[0]}" if problems else ""
     return f"no row of '{place}' can be compared with a model{first}"

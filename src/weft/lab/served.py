@@ -72,7 +72,7 @@ def start(machine: RowMachine, path: str) -> float:
     return shipped_values()[path]
 
 
-def _known(kernels: Mapping[str, Any], checked: Measurements) -> list[Any]:
+def _known_kernels(kernels: Mapping[str, Any], checked: Measurements) -> list[Any]:
     """Give rows their time, and name those of kernels that are not compared."""
     checked.rows = checked.rows.assign(time_us=checked.rows["time_s"] * 1e6)
     unknown = ~checked.rows["kernel"].isin([*kernels])
@@ -93,7 +93,7 @@ SERVED_ATTENTION = RowKind(
         "dtype": [f"{dtype}-{kv_dtype}" for _, _, dtype, kv_dtype in queries],
         "seen": YES,
     },
-    checks=lambda checked: _known(ATTENTION_KERNELS, checked),
+    checks=lambda checked: _known_kernels(ATTENTION_KERNELS, checked),
     start=start,
     table=_attention_table,
     blamed="kernel",
@@ -127,7 +127,7 @@ SERVED_ALL_REDUCES = RowKind(
         "ranks": rows["ranks"],
         "seen": YES,
     },
-    checks=lambda checked: _known(ALL_REDUCES, checked),
+    checks=lambda checked: _known_kernels(ALL_REDUCES, checked),
     start=start,
     table=lambda gpu, library, host, ranks: table_of(
         "all_reduce", library, "nvlink" if gpu.link.links else "pcie", gpu.architecture

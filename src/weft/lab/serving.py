@@ -19,7 +19,7 @@ from weft.lab.kinds import Columns, Query, RowKind, RowMachine
 from weft.lab.pools import PooledLoop, sizes, with_version, workers
 from weft.lab.problems import Problem
 from weft.lab.recipes import DEFAULTS, ServerRecipe, recipe
-from weft.lab.subjects import BoolArray, Predicted, Subject, predicted
+from weft.lab.subjects import BoolArray, Predicted, Subject, predict_subject
 from weft.lab.tables import Measurements
 from weft.models import load_model
 from weft.serving.framework import ServingDefaults, serves
@@ -106,7 +106,7 @@ class ClosedLoop:
         A host's own time for each step [s] and a request's time outside of steps, tokenizer aside, [s] may be given.
         """
         where = self.model, self.gpu, self.gpus, self.ep, self.framework, self.dtype, self.weights, self.kv_dtype
-        times, how = _deployed(*where, self.version)
+        times, how = _deploy_model(*where, self.version)
         mixes = how.policy != "sglang"
         prompt, answer = (size if self.alike else round(size * _DRAWN) for size in (self.prompt, self.answer))
         most = how.cache_bytes // times.forward.cache(prompt + answer)
@@ -135,7 +135,7 @@ class ClosedLoop:
 
 
 @cache
-def _deployed(
+def _deploy_model(
     model: str, gpu: str, gpus: int, ep: int, framework: str, dtype: str, weights: str, kv_dtype: KvDtype, version: str
 ) -> tuple[StepTimes, ServingDefaults]:
     where = hardware.system(f"{gpus}x{gpu}")
@@ -158,7 +158,7 @@ def _quantities(checked: Measurements) -> Iterator[tuple[str, pd.DataFrame]]:
     rows = checked.rows
     for kind, some in rows.groupby(rows["kind"], sort=False):
         for quantity, column in QUANTITIES.items():
-            stated = some[_stated(some, quantity)]
+            stated = some[_stated_rows(some, quantity)]
             yield str(kind), stated.assign(quantity=quantity, measured=stated[column])
 
 
@@ -169,7 +169,9 @@ def _query(row: Mapping[str, Any], machine: RowMachine) -> Query:
     return row["quantity"], row["throughput_kind"], loop
 
 
-def _served(rows: Columns, machine: RowMachine, quantity: str, kind: str, loop: ClosedLoop | PooledLoop) -> float:
+def _predict_quantity(
+    rows: Columns, machine: RowMachine, quantity: str, kind: str, loop: ClosedLoop | PooledLoop
+) -> float:
     """A quantity of one row, for values of "host.FRAMEWORK", "frontend.FRAMEWORK" and "launch.FRAMEWORK" [s]."""
     found = loop.served(*(machine.values.get(f"{name}.{loop.framework}") for name in _KNOBS))
     if quantity == "throughput":
@@ -189,7 +191,7 @@ def _labels(rows: pd.DataFrame, machine: RowMachine, queries: Sequence[Any]) -> 
     }
 
 
-def _stated(rows: pd.DataFrame, quantity: str) -> pd.Series[bool]:
+def _stated_rows(rows: pd.DataFrame, quantity: str) -> pd.Series[bool]:
     """Which rows state a quantity that is compared at their number of clients."""
     pools = rows["kind"] == POOLS
     most = np.where(pools, _MOST_SIMULATED, _LOW if quantity == "TTFT" else _HIGH)
@@ -281,7 +283,7 @@ def _loop(row: Mapping[str, Any], gpu: Gpu) -> ClosedLoop | PooledLoop:
 
 def _without_quantity(checked: Measurements) -> Iterator[Problem]:
     """Points of too many clients for a time, or that state none, and no throughput of a known kind."""
-    compared = np.any([_stated(checked.rows, name) for name in QUANTITIES], axis=0)
+    compared = np.any([_stated_rows(checked.rows, name) for name in QUANTITIES], axis=0)
     rule = f"only times to the first token at up to {_LOW} clients, and others at up to {_HIGH}, are compared"
     yield from checked.by_value(~compared, "concurrency", rule)
 
@@ -289,7 +291,7 @@ def _without_quantity(checked: Measurements) -> Iterator[Problem]:
 SERVING = RowKind(
     kind="serving",
     query=_query,
-    call=_served,
+    call=_predict_quantity,
     checks=_checks,
     expand=_quantities,
     labels=_labels,
@@ -324,5 +326,5 @@ def loads_left_out(subjects: Sequence[Subject], label: str) -> list[Predicted]:
     for name in sorted({str(one) for subject in subjects for one in subject.labels[label]}):
         values = hosts([one.take(~_which(one, label, name)) for one in subjects])
         own = [one.take(_which(one, label, name)) for one in subjects]
-        done += [predicted(one, values) for one in own if len(one)]
+        done += [predict_subject(one, values) for one in own if len(one)]
     return done

@@ -42,7 +42,7 @@ class Trained(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def stepped(of: Trained) -> Step:
+def predict_step(of: Trained) -> Step:
     """Return the step of `weft.step`, in closed form; InputError for a plan that the model or machine does not fit."""
     from weft.step.queries import step
 
@@ -50,7 +50,7 @@ def stepped(of: Trained) -> Step:
 
 
 @lru_cache(maxsize=4096)
-def _recalibrated(of: Trained, residual: Residual) -> float:
+def _recalibrated_seconds(of: Trained, residual: Residual) -> float:
     """Seconds of the step with another calibration residual, which `weft.step` does not take."""
     from weft.step.clock import train
 
@@ -78,12 +78,14 @@ def _step(rows: Columns, machine: RowMachine, compared: str, quantity: str, ran:
     used = ran.framework
     if machine.values:
         used = used.launching(used.likely_launch, used.likely_launch_experts, used.likely_launch_each)
-        return _recalibrated(ran._replace(framework=used), Residual(*(machine.values[name] for name in CALIBRATION)))
+        return _recalibrated_seconds(
+            ran._replace(framework=used), Residual(*(machine.values[name] for name in CALIBRATION))
+        )
     if compared == "memory":
         return _peak(ran, quantity)
     if compared == UNFITTED:
-        return _recalibrated(ran._replace(framework=used.launching(0.0, 0.0, 0.0)), Residual())
-    return stepped(ran).seconds
+        return _recalibrated_seconds(ran._replace(framework=used.launching(0.0, 0.0, 0.0)), Residual())
+    return predict_step(ran).seconds
 
 
 def _labels(rows: pd.DataFrame, machine: RowMachine, queries: Sequence[Any]) -> dict[str, Any]:
@@ -100,7 +102,7 @@ def _labels(rows: pd.DataFrame, machine: RowMachine, queries: Sequence[Any]) -> 
 
 STEPS = RowKind(
     kind="step",
-    query=lambda row, machine: (row["compared"], row["mem_kind"], trained(row, machine.gpu)),
+    query=lambda row, machine: (row["compared"], row["mem_kind"], read_run(row, machine.gpu)),
     call=_step,
     checks=lambda checked: [
         checked.problem(
@@ -130,17 +132,17 @@ def _peak(ran: Trained, quantity: str) -> float:
 
 
 @cache
-def _known() -> Mapping[str, Mapping[str, Any]]:
+def _known_recipes() -> Mapping[str, Mapping[str, Any]]:
     return read_toml(resources.files(__package__) / "steps.toml")
 
 
 def _longest(table: str, text: str) -> Any:
     """The entry of a table whose word is the longest that a text begins with; None if there is none."""
-    words = [word for word in _known()[table] if text.startswith(word)]
-    return _known()[table][max(words, key=len)] if words else None
+    words = [word for word in _known_recipes()[table] if text.startswith(word)]
+    return _known_recipes()[table][max(words, key=len)] if words else None
 
 
-def trained(row: Mapping[str, Any], gpu: Gpu) -> Trained:
+def read_run(row: Mapping[str, Any], gpu: Gpu) -> Trained:
     """What a row ran on a GPU; raises Unfit for what it does not state, and for what there is no model of."""
     if row["task"] == "lora":
         raise Unfit("task", row["task"], "adapters on frozen weights have no model")
@@ -172,7 +174,7 @@ def _fastest(ran: Trained) -> Trained:
     each = ran.plan.batch // ran.plan.dp
     every = [_with_micro_batch(ran, size) for size in (1, 2, 4, 8, 16, 32) if each % size == 0]
     fitting = [one for one in every if _fits(one)]
-    return min(fitting or every[:1], key=lambda one: stepped(one).seconds)
+    return min(fitting or every[:1], key=lambda one: predict_step(one).seconds)
 
 
 def _with_micro_batch(ran: Trained, size: int) -> Trained:
@@ -182,7 +184,7 @@ def _with_micro_batch(ran: Trained, size: int) -> Trained:
 def _fits(ran: Trained) -> bool:
     """Whether a plan works and its memory suffices."""
     try:
-        return _peak(ran, "device total") <= ran.system.gpu.memory.capacity and stepped(ran).seconds > 0
+        return _peak(ran, "device total") <= ran.system.gpu.memory.capacity and predict_step(ran).seconds > 0
     except InputError:
         return False
 
@@ -220,7 +222,7 @@ def _as_recipe(row: Mapping[str, Any], used: Framework) -> Framework:
         return replace(
             used, dispatcher=_dispatcher(row["dispatcher"]), paired=_is_paired(row), delay_wgrad=_is_paired(row)
         )
-    recipe = _published(row)
+    recipe = _published_recipe(row)
     if "dispatcher" not in recipe:
         return used
     if "framework" in recipe and _recipe(row):
@@ -247,11 +249,11 @@ _GRAPHS = {
 """Modules that CUDA graphs hold, by the `graphs` of a recipe."""
 
 
-def _published(row: Mapping[str, Any]) -> Mapping[str, Any]:
+def _published_recipe(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """What the published recipe of a mixture on a GPU sets, in the release that ran a row; nothing if there is none."""
     if not (row.get("dispatcher") or _whole(row, "experts", 0)):
         return {}
-    software, recipes = row["framework"], _known()["recipes"]
+    software, recipes = row["framework"], _known_recipes()["recipes"]
     release = software.removeprefix("Megatron-Bridge ")
     first = [one for one in recipes if software.startswith(one) or (release != software and one <= release)]
     families = recipes[max(first)] if first else {}
@@ -299,7 +301,7 @@ def _model(row: Mapping[str, Any]) -> Transformer:
         values |= {"positions": "rotary", "tied": False}
     stated_there = {field: getattr(known, field) for field in known.model_fields_set - {"provenance"}}
     layers = int(row["layers"] or known.layers)
-    if _is_paired(row) and _published(row).get("even"):
+    if _is_paired(row) and _published_recipe(row).get("even"):
         layers += -layers % (2 * _whole(row, "pp"))
     return Transformer(**{**stated_there, "name": row["model"], **values, "layers": layers})
 
@@ -344,7 +346,7 @@ def _plan(row: Mapping[str, Any], used: Framework, model: Transformer) -> Traini
         pp=pp,
         cp=cp,
         dp=dp,
-        ep=_published(row).get("ep", _whole(row, "ep", 1)),
+        ep=_published_recipe(row).get("ep", _whole(row, "ep", 1)),
         batch=_whole(row, "gbs_seq"),
         micro_batch=_whole(row, "mbs_seq", 1),
         sequence=_whole(row, "seq_len"),
@@ -413,10 +415,12 @@ def _recompute(row: Mapping[str, Any], model: Transformer) -> Any:
     if _is_paired(row):
         return "none"
     modules = (
-        _published(row).get("recompute", "") if row["recompute"] in ("", "off", "on (recipe)") else row["recompute"]
+        _published_recipe(row).get("recompute", "")
+        if row["recompute"] in ("", "off", "on (recipe)")
+        else row["recompute"]
     )
     if not isinstance(modules, str):
-        names = [name for module in modules for name in _known()["recomputed"][module]]
+        names = [name for module in modules for name in _known_recipes()["recomputed"][module]]
         return tuple(name for name in names if model.activation_clamped or name != "experts_clamp")
     return "full" if modules == "full" else "selective" if "selective" in modules else "none"
 

@@ -105,10 +105,10 @@ def stream_files(place: Path) -> list[Path]:
 
 def read_streams(place: Path) -> list[Measurements]:
     """Every stream of a folder: a row for each simulator, size of requests and quantity that it puts to the test."""
-    return [_compared(file, read_stream(file)) for file in stream_files(place)]
+    return [_compare_stream(file, read_stream(file)) for file in stream_files(place)]
 
 
-def _compared(file: Path, stream: Stream | Problem) -> Measurements:
+def _compare_stream(file: Path, stream: Stream | Problem) -> Measurements:
     if isinstance(stream, Problem):
         return Measurements(None, file.name, pd.DataFrame(), [stream])
     rows = [
@@ -128,7 +128,7 @@ _PIECES = ("bursts", "default")
 
 
 @lru_cache(maxsize=64)
-def _simulated(path: str, requests: str) -> Mapping[str, float]:
+def _simulate_stream(path: str, requests: str) -> Mapping[str, float]:
     """What the engine reaches of a stream. No public call takes single requests: the channel is the engine's own."""
     stream, gpu = read_stream(Path(path)), peers_channel()
     assert isinstance(stream, Stream)
@@ -140,7 +140,7 @@ DRAM = RowKind(
     kind="dram",
     by=("_path", "requests", "quantity"),
     query=lambda *cells: cells,
-    call=lambda rows, machine, path, requests, quantity: _simulated(path, requests)[quantity],
+    call=lambda rows, machine, path, requests, quantity: _simulate_stream(path, requests)[quantity],
     column="stream",
     labels=lambda rows, machine, _: rows[["stream", "peer", "requests", "quantity"]],
     blamed="requests",

@@ -22,7 +22,7 @@ from weft.lab.kinds import RowMachine
 from weft.lab.machines import Machines, knows
 from weft.lab.operators import GEMMS, KERNELS, KERNELS_COMPARED, kernel_operator
 from weft.lab.projection import HIDDEN, Projection, flops_of, of_bert, projection, sparse_sizes
-from weft.lab.steps import stepped, trained
+from weft.lab.steps import predict_step, read_run
 from weft.lab.subjects import Errors, Subject, errors_of
 from weft.lab.tables import Measurements, read_file, read_folder, seconds_of
 
@@ -40,7 +40,7 @@ def projections(place: Path) -> dict[str, tuple[Projection, ...]]:
     return {kind: tuple(each) for kind, each in found.items() if each}
 
 
-def _known(file: Measurements) -> Measurements:
+def _known_rows(file: Measurements) -> Measurements:
     """The rows on machines that Weft knows."""
     rows = file.rows
     column, find = ("gpu", hardware.gpu) if "gpu" in rows else ("system", hardware.system)
@@ -48,7 +48,7 @@ def _known(file: Measurements) -> Measurements:
 
 
 def _gemms(file: Measurements) -> Iterator[tuple[str, Projection]]:
-    subjects = GEMMS.subjects(_known(file.some(file.rows[file.rows["dtype"] == "fp32"])), Machines())
+    subjects = GEMMS.subjects(_known_rows(file.some(file.rows[file.rows["dtype"] == "fp32"])), Machines())
     for one in subjects:
         mine = of_bert(one.rows)
         if mine.any() and not mine.all():
@@ -57,7 +57,7 @@ def _gemms(file: Measurements) -> Iterator[tuple[str, Projection]]:
 
 
 def _norms(file: Measurements) -> Iterator[tuple[str, Projection]]:
-    for one in KERNELS.subjects(_known(file), Machines()):
+    for one in KERNELS.subjects(_known_rows(file), Machines()):
         norms = one.take(one.rows["op"] == "layernorm")
         tokens, widths = (norms.rows[name].to_numpy() for name in ("m", "n"))
         mine = widths == HIDDEN
@@ -67,7 +67,7 @@ def _norms(file: Measurements) -> Iterator[tuple[str, Projection]]:
 
 def _all_reduces(file: Measurements) -> Iterator[tuple[str, Projection]]:
     """All-reduces of the most ranks of one node, by the vendor's library."""
-    subjects = [one for one in COLLECTIVES.subjects(_known(file), Machines()) if one.kind == "collective"]
+    subjects = [one for one in COLLECTIVES.subjects(_known_rows(file), Machines()) if one.kind == "collective"]
     for one in subjects:
         some = _of_node(one)
         mine = sparse_sizes(some) if len(some) >= _ENOUGH else np.zeros(0, dtype=np.bool_)
@@ -122,14 +122,14 @@ def measured_steps(place: Path, framework: str, sequence: int) -> tuple[Measured
 
 def _step(row: Mapping[str, Any]) -> MeasuredStep:
     try:
-        ran = trained(row, hardware.gpu(row["gpu"]))
+        ran = read_run(row, hardware.gpu(row["gpu"]))
     except InputError as error:
         raise InputError(f"the measured step '{row['id']}' cannot be predicted: {error}") from None
     except Unfit as unfit:
         column, value, rule = unfit.args
         raise InputError(f"the measured step '{row['id']}' cannot be predicted: {column} '{value}': {rule}") from None
     where = ran.system.gpu.name, ran.system.gpus, str(row["precision"])
-    return MeasuredStep(str(row["id"]), *where, float(row["step_time_s"]), stepped(ran).seconds)
+    return MeasuredStep(str(row["id"]), *where, float(row["step_time_s"]), predict_step(ran).seconds)
 
 
 def measured_kernels(file: Path, machine: Gpu) -> Iterator[tuple[str, Any, Callable[[int], tuple[Op, float, float]]]]:

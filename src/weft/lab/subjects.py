@@ -157,7 +157,7 @@ class Group:
         return {**self.keys, **asdict(self.errors)}
 
 
-def grouped(predicted: FloatArray, measured: FloatArray, labels: pd.DataFrame) -> list[Group]:
+def group_errors(predicted: FloatArray, measured: FloatArray, labels: pd.DataFrame) -> list[Group]:
     """The errors of each combination of `labels` that occurs, in the order of the labels."""
     both = pd.DataFrame({"predicted": predicted, "measured": measured})
     groups = both.groupby([labels[name].to_numpy() for name in labels])
@@ -204,7 +204,7 @@ class Predicted:
     def groups(self) -> list[Group]:
         """The errors by all labels."""
         head, tail = dict.fromkeys(KEYS) | {"kind": self.subject.kind}, {"machine": self.subject.machine}
-        return self._grouped(list(self.subject.labels), head, tail)
+        return self._group_rows(list(self.subject.labels), head, tail)
 
     def ranges(self) -> list[Group]:
         """The errors by all labels within each class of size that has rows."""
@@ -215,10 +215,10 @@ class Predicted:
     def summary(self) -> list[Group]:
         """The errors by the labels that matter most, such as data type or collective."""
         head = {"kind": self.subject.kind, "on": self.subject.machine}
-        return self._grouped(_SUMMARY[self.subject.kind], head, {})
+        return self._group_rows(_SUMMARY[self.subject.kind], head, {})
 
-    def _grouped(self, names: Sequence[str], head: Mapping[str, Any], tail: Mapping[str, Any]) -> list[Group]:
-        found = grouped(self.seconds, self.subject.measured, self.subject.labels[list(names)])
+    def _group_rows(self, names: Sequence[str], head: Mapping[str, Any], tail: Mapping[str, Any]) -> list[Group]:
+        found = group_errors(self.seconds, self.subject.measured, self.subject.labels[list(names)])
         return [Group({**head, **group.keys, **tail}, group.errors) for group in found]
 
     def worst(self, count: int) -> list[dict[str, Any]]:
@@ -257,13 +257,13 @@ def _plain(cell: Any) -> str | float | None:
     return None if np.isnan(cell) else int(cell) if cell.is_integer() else cell
 
 
-def predicted(subject: Subject, values: Mapping[str, float] | None = None) -> Predicted:
+def predict_subject(subject: Subject, values: Mapping[str, float] | None = None) -> Predicted:
     """The subject predicted with the catalogue's parameters, or with some of them changed."""
     if not values and subject.shipped is not None:
         return Predicted(subject, subject.shipped)
     return Predicted(subject, subject.predict(subject.rows, values or {}))
 
 
-def joined(parts: Sequence[Predicted]) -> tuple[FloatArray, FloatArray]:
+def join_seconds(parts: Sequence[Predicted]) -> tuple[FloatArray, FloatArray]:
     """Predicted and measured seconds of several subjects (at least one), concatenated."""
     return np.concatenate([p.seconds for p in parts]), np.concatenate([p.subject.measured for p in parts])

@@ -219,7 +219,7 @@ _CELLS: Mapping[str, Any] = {
 """The types of cells by their word in tables.toml."""
 
 
-def _declared(kind: str, about: Mapping[str, Any]) -> type[Table]:
+def _declare_table(kind: str, about: Mapping[str, Any]) -> type[Table]:
     """The table type that tables.toml declares for a kind."""
     fields: dict[str, Any] = {}
     for name, words in about["columns"].items():
@@ -231,7 +231,9 @@ def _declared(kind: str, about: Mapping[str, Any]) -> type[Table]:
     return table
 
 
-_DECLARED = {kind: _declared(kind, about) for kind, about in read_toml(Path(__file__).with_suffix(".toml")).items()}
+_DECLARED = {
+    kind: _declare_table(kind, about) for kind, about in read_toml(Path(__file__).with_suffix(".toml")).items()
+}
 _TYPES: Mapping[str, type[Table]] = {**_DECLARED, "layer": MeasuredLayers, "step": Steps}
 TABLES: Mapping[Kind, type[Table]] = {kind: _TYPES[kind] for kind in get_args(Kind) if kind in _TYPES}
 """The table type of every kind of file; streams of requests to a DRAM are read by `streams`."""

@@ -46,14 +46,14 @@ def _kernels(checked: Measurements) -> Iterator[tuple[str, pd.DataFrame]]:
     rows = checked.rows
     if not len(rows):
         return
-    measured = {str(kind): _covered(of) for kind, of in rows.groupby(rows["kind"].map(KINDS))}
+    measured = {str(kind): _covered_seconds(of) for kind, of in rows.groupby(rows["kind"].map(KINDS))}
     measured[SPAN] = (rows["start_s"] + rows["time_s"]).max() - rows["start_s"].min()
     lines = {KINDS[kind]: line for line, kind in reversed([*rows["kind"].items()])} | {SPAN: rows.index[0]}
     table = pd.DataFrame({"what": [*measured], "measured": [*measured.values()]}, [lines[name] for name in measured])
     yield "expert_trace", table.assign(gpu=_GPU, _lines=[tuple(rows.index.tolist())] * len(table))
 
 
-def _covered(rows: pd.DataFrame) -> float:
+def _covered_seconds(rows: pd.DataFrame) -> float:
     """Seconds in which any of the kernels runs: those of two streams at once share the GPU, and take as much longer."""
     begin, end = rows["start_s"].to_numpy(), (rows["start_s"] + rows["time_s"]).to_numpy()
     order = begin.argsort()
