@@ -81,7 +81,7 @@ def test_a_scheduler_that_ends_in_the_middle_is_one_sentence_and_the_sweep_resum
     told = []
     found = sweep_file(STEP, BATCHES, out=tmp_path / "runs", progress=lambda *said: told.append(said))
     assert told[0][0] >= 5
-    assert told[0][2].endswith("kept from before")
+    assert told[0][2].endswith("cached")
     assert len(found) == len(BATCHES["batch"])
 
 

@@ -204,12 +204,12 @@ def test_bad_input_is_one_sentence_before_the_simulation(weft, monkeypatch, argu
 def test_an_identical_simulation_is_read_from_the_store_and_says_so(weft, tmp_path, monkeypatch):
     monkeypatch.setattr(records, "runs_folder", lambda: tmp_path)
     _, first, said = weft(*SMALL, "--interference")
-    assert "kept from before" not in said
+    assert "cached" not in said
     _, again, said = weft(*SMALL, "--interference")
     assert again == first
-    assert "weft: 1 of the runs was kept from before; --no-cache runs anew" in said
+    assert "weft: 1 of the runs was cached; --no-cache reruns them" in said
     _, _, said = weft(*SMALL, "--interference", "--no-cache")
-    assert "kept from before" not in said
+    assert "cached" not in said
 
 
 def test_a_kept_run_is_equal_to_the_run_with_all_that_it_recorded(tmp_path):

@@ -120,7 +120,7 @@ def test_what_has_been_run_is_not_run_again(tmp_path):
     told = []
     sweep_file(GEMM, {"dtype": ["bf16"]}, out=tmp_path / "runs")
     sweep_file(GEMM, {"dtype": ["bf16"]}, out=tmp_path / "runs", progress=lambda *said: told.append(said))
-    assert told == [(1, 1, "1 kept from before")]
+    assert told == [(1, 1, "1 cached")]
 
 
 def test_shards_part_the_runs_and_merge_into_the_whole_table(tmp_path):

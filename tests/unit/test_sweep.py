@@ -93,7 +93,7 @@ def test_progress_counts_what_is_kept(tasks, tmp_path):
     store = Store(tmp_path)
     records(tasks[:2], store=store)
     records(tasks, store=store, progress=lambda *told: seen.append(told))
-    assert seen == [(2, 3, "2 kept from before"), (3, 3, "K 256")]
+    assert seen == [(2, 3, "2 cached"), (3, 3, "K 256")]
 
 
 @pytest.mark.parametrize("value", [0.1 + 0.2, 5e-324, 1.7976931348623157e308, math.pi, 2**70, "é", None])

@@ -80,7 +80,7 @@ def test_what_is_swept_twice_is_kept(tmp_path, monkeypatch):
     for _ in range(2):
         done.clear()
         weft.sweep(SMALL, "t3-paper", ["t3"], progress=lambda *told: done.append(told))
-    assert done[0] == (1, 1, "1 kept from before")
+    assert done[0] == (1, 1, "1 cached")
 
 
 def test_closed_forms_are_swept_alike():

@@ -88,7 +88,7 @@ class _Left:
         self._share: float | None = None
 
     def expect(self, share: float) -> None:
-        """Take the finished share of the work that is not kept from before."""
+        """Take the finished share of the work that is not cached."""
         self._share = share
 
     def reach(self, done: int, total: int, now: float) -> None:

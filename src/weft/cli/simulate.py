@@ -125,7 +125,7 @@ def _simulation(requests: str) -> Callable[[Callable[..., Shown]], Any]:
             outputs.show(answer, traced=traced)
             if store is not None and store.found:
                 were = "was" if store.found == 1 else "were"
-                say(f"{store.found} of the runs {were} kept from before; --no-cache runs anew")
+                say(f"{store.found} of the runs {were} cached; --no-cache reruns them")
 
         return options(call)
 

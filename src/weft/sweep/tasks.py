@@ -65,7 +65,7 @@ def _answer_tasks(
     found = {} if store is None else {asked: store.get(asked) for asked in alike}
     kept = {asked: record for asked, record in found.items() if record is not None}
     done = len(kept)
-    progress(done, len(alike), f"{done} kept from before" if done else "starting")
+    progress(done, len(alike), f"{done} cached" if done else "starting")
     for asked, record in kept.items():
         yield from ((task, record) for task in alike[asked])
     missing = [asked for asked in alike if asked not in kept]
