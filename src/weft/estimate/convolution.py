@@ -78,7 +78,7 @@ def _rate(op: Convolution, machine: Target) -> float:
 
 
 def _implicit(op: Convolution, machine: Target) -> Inside:
-    """Return an implicit product: windows overlap, so that memory holds fewer elements than they have; K is not cut.
+    """Return the GEMM of an implicit convolution, whose overlapping windows read each image element from memory once.
 
     Whole rows of an image are read, except those that a stride leaves out.
     """

@@ -23,7 +23,7 @@ LEAST_ALIGNMENT = 16
 class BufferPart:
     """`size` chunks of a rank's buffer from chunk `index` on; at rank None, of all ranks, through the switch.
 
-    `packets`: with a flag in every packet, so that a reader needs no signal.
+    With `packets`, every packet carries a flag, so that its reader needs no signal.
     """
 
     rank: int | None

@@ -224,7 +224,7 @@ class OverlapMethod(ABC):
         return isinstance(kernel, self.kernels)
 
     def lower_joined(self, graph: Graph, system: System, options: RunOptions) -> Lowered:
-        """Return the plan of a graph whose nodes a kernel joins that the method `lowers`."""
+        """Return the engine plan of a graph whose nodes run in one kernel of this method (see `lowers`)."""
         raise NotImplementedError
 
     @property

@@ -63,7 +63,7 @@ class Registry(Mapping[str, OverlapMethod]):
 
     @contextmanager
     def using(self, method: OverlapMethod) -> Iterator[None]:
-        """Register a method for a while; an equal name means this method meanwhile."""
+        """Register a method within the context; it replaces a registered method of the same name there."""
         before = self._methods.get(method.name)
         self._methods[method.name] = method
         try:

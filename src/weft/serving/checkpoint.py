@@ -51,7 +51,7 @@ class _Resumable:
         return self.decides
 
     def run(self) -> Mapping[str, Any]:
-        """Make the record; a description alone cannot."""
+        """Raise: a checkpoint is written by a run, and its description alone cannot make one."""
         raise NotImplementedError
 
 

@@ -259,9 +259,9 @@ class Forward:
         return "deepep-ll" if tokens <= _LOW_LATENCY else "deepep"
 
     def shared_pass(self, tokens: int, hides: bool = False) -> Pass:
-        """Return all that `tokens` of a batch pass through together: embedding, and layers but for their attention.
+        """Return the part of the pass that batches all `tokens` together: the embedding, and layers without attention.
 
-        With `hides`, methods of overlap that the engine times hide all that they join.
+        With `hides`, overlap methods that the engine times are assumed to hide their communication completely.
         """
         graphs = self._prepared.pop(tokens, None) or self._parts(tokens)
         return sum_layers(

@@ -54,7 +54,7 @@ def interference_section(runs: Sequence[Timeline]) -> Section:
 def _streams(
     found: Sequence[tuple[Timeline, MemoryInterference]],
 ) -> Iterator[tuple[tuple[str, ...], MemoryInterference, StreamInterference]]:
-    """Every stream that was used: how its rows begin, and its figures; GPUs are named where several were simulated."""
+    """Yield the leading cells and the figures of each stream in use, with the GPU if several were simulated."""
     for run, met in found:
         several = any(one.gpu for one in met.streams)
         for one in met.streams:

@@ -343,7 +343,7 @@ class RankGraphBuilder:
             self.then(".reduce", self._tp("all_reduce", *output_of(piece.op)), piece, phase, "tp")
 
     def _here(self, piece: LayerOp, ops: Sequence[Op], phase: Phase) -> None:
-        """Order the rows of a rank's own experts, of which the one with most has more than the mean.
+        """Add the reordering of a rank's rows by local expert, sized for the expert with the highest load.
 
         A rank receives, and returns, as many copies of a token as there are ranks that hold experts of it.
         """

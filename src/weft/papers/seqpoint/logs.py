@@ -133,7 +133,7 @@ _OTHER = ("fujitsu-gx-v0.7",)
 
 @dataclass(frozen=True)
 class Held:
-    """How often intervals at 95 % hold the total of a log, and their half width: of redrawn samples of `iterations`."""
+    """Coverage of 95 % intervals over redrawn samples of `iterations`, and their half width, against a log's true total."""
 
     system: str
     network: str

@@ -214,7 +214,7 @@ def _most(pruned: Mapping[str, int]) -> str:
 
 
 def _library_seconds(gemm: Gemm, plan: RankedPlan, rates: gemm_kernel.KernelMachine) -> float:
-    """Return the library's kernel timed with the same harness as the template's."""
+    """Return the time of the library's kernel under the same benchmark protocol as the template's [s]."""
     one = plan.tiling
     cluster = max(one.share_rows, one.share_columns)
     tile = np.array([[one.rows, one.columns, one.step, one.stages, one.resident, 0, cluster]], dtype=float)

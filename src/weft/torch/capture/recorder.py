@@ -166,7 +166,7 @@ class Recorder(TorchDispatchMode):
     def _used_storages(
         self, found: Iterable[torch.Tensor], written: Iterable[torch.Tensor]
     ) -> dict[int, StorageRecord]:
-        """Return the storages of a call's arguments; one that is written and was only allocated before is not given."""
+        """Return the storages of a call's arguments, without outputs that were allocated but never written before."""
         fills = {key for one in written if (key := self._key(one)) in self.memories}
         return {self._key(one): self.memory(one, born=self._key(one) not in fills) for one in found}
 
