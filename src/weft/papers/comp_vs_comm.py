@@ -75,7 +75,7 @@ class ScaledLayer(NamedTuple):
 
 @dataclass(frozen=True)
 class LayerShares:
-    """Times of a layer's forward and backward pass in a scenario: `seconds` in all, `exposed` of them communication [s].
+    """Times of a layer in a scenario, forward and backward: `seconds`, of them `exposed` communication [s].
 
     `closed` is the share of communication in closed form, by the rates of the data sheet; `backward` the computing of
     the backward pass, `gradients` the all-reduce among replicas that it could hide [s].

@@ -133,7 +133,7 @@ _OTHER = ("fujitsu-gx-v0.7",)
 
 @dataclass(frozen=True)
 class Held:
-    """Coverage of 95 % intervals over redrawn samples of `iterations`, and their half width, against a log's true total."""
+    """Coverage of 95 % intervals of redrawn samples of `iterations`, and their half width, against the true total."""
 
     system: str
     network: str
