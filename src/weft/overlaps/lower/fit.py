@@ -134,7 +134,7 @@ def _check_needs(what: str, needs: Iterable[tuple[str, int, int, str]]) -> None:
 
 
 def check_whole(tiling: GemmTiling) -> None:
-    """Raise InputError for split K under methods that send finished tiles: one split of a tile is only a partial sum."""
+    """Raise InputError for split K under methods that send finished tiles: one split of a tile is a partial sum."""
     if tiling.splits > 1:
         raise InputError(
             f"GEMM tiling: splits is {tiling.splits}, but an overlap that sends finished tiles on needs K in one "
