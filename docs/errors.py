@@ -6,6 +6,7 @@ Use: python docs/errors.py out/validate (`make validate` does). Needs nothing bu
 
 import csv
 import json
+import math
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,13 +26,13 @@ DRAWN = ("gemm", "collective")
 CLASSES = Path(__file__).parent.parent / "src/weft/estimate/model_errors.toml"
 HEAD = """# Written by docs/errors.py (make validate), from what `weft validate --bar` finds; do not edit.
 #
-# Mean error, rows, machines and 90th percentile of each class, [] where no row is public. Classes of size lie below,
-# between and from the bounds: GEMMs in bf16 and fp16 and pairs joined by software by time [s], collectives (one node,
-# or `over_nodes`, the library's own test) by bytes. `left_out`: each machine predicted from its data sheet and the fits
-# of the others; of pairs, each system left out of the fit of software costs. `beside`: the largest error of GEMMs
-# beside a collective.
-# `exchange`: exchanges of tokens by library; `attention` and the like: kernels of inference by library and what it
-# runs; `serving`: served loads by framework, layers and quantity; all as shipped.
+# 80 % interval of measured / predicted (two ends), rows and machines of each class, [] where no row is public.
+# Residuals are of rows that fits left out. Classes of size lie below, between and from the bounds: GEMMs in bf16 and
+# fp16 and pairs joined by software by time [s], collectives (one node, or `over_nodes`, the library's own test) by
+# bytes. `left_out`: each machine predicted from its data sheet and the fits of the others. `beside`: the largest error
+# of GEMMs beside a collective. `exchange`: MoE dispatch and combine by library, number of ranks left out; `attention`
+# and the like: kernels of inference by library and what it runs, on the GPUs of `gpus`, and on others `gpu_left_out`;
+# `serving`: served loads by framework, layers and quantity, model left out.
 """
 INTRODUCTION = """# Accuracy: how far off Weft is today
 
@@ -61,11 +62,24 @@ the rows were in-sample for the software costs; then every system, or every meth
 collectives alone: the lines *leave one out* above.
 """
 CARRIED = """
-## The errors that answers carry
+## The intervals that answers carry
 
-`weft simulate corun`, `weft advise` and `weft predict overlap` state the mean error of their class: of their
-machine, where it has rows, else of machines, or systems, that were left out of the fits. Below ten rows or three
-machines they say so. Sizes are [classes](../howto/advise.md#read-it), the smallest first.
+Every answer states the 80 % interval of its class, relative to its prediction, from rows that the fits left out:
+rows of its machine held out where it has any, else machines, systems, numbers of ranks, models or GPUs left out. It is
+not symmetric where measured times lie on one side. A class of fewer than ten rows takes the wider of its interval
+and that of its kind. Sizes are [classes](../howto/advise.md#read-it), the smallest first.
+"""
+INTERVALS = """
+## Intervals of training steps
+
+A step's interval follows from the measured steps of its framework and of its GPU, each as far as such classes are
+alike, and is wider the fewer there are; [how](step.md#intervals). Share of measured steps inside the 80 % interval that
+leaves them out:
+"""
+RATIOS = """
+Two steps beside each other (`--against`, `weft plan`) have the interval of their ratio, by pairs of measured steps that
+differ in the same thing. A pair is called where the interval does not hold 1; {called} pairs are called, {right} of
+them in the measured order. Each pair is judged by pairs of other models.
 """
 CAUSES = "Missed ([causes](../deviations.md#real-gpus)):"
 
@@ -103,19 +117,37 @@ def main(folder: Path) -> None:
     kinds = list(dict.fromkeys(group["kind"] for group in data["groups"]))
     copy_pictures(folder)
     (HERE / "errors.md").write_text("\n".join([*lines(data, kinds), ""]))
-    STEPS.write_text("\n".join([*step_lines(data["groups"]), ""]))
+    STEPS.write_text(step_toml(data["steps"]))
     CLASSES.write_text(classes_toml(data["classes"]))
 
 
-def step_lines(groups: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The errors of training steps as TOML, by GPU and framework, which answers of `weft step` quote."""
-    yield "# Written by `make validate`: errors of training steps by GPU, framework and layers, as"
-    yield "# [mean, bias, rows, 90th percentile]."
-    for each in sorted(
-        (one for one in groups if one["kind"] == "step"), key=lambda one: (one["gpu"], one["framework"])
-    ):
-        found = [round(each["mean_abs_err"], 3), round(each["bias"], 3), each["rows"], round(each["p90_abs_err"], 3)]
-        yield f"{each['gpu']}.{each['framework']}.{each['layers']} = {found}"
+STEP_HEAD = """# Written by docs/errors.py (make validate), from what `weft validate --bar` finds; do not edit.
+#
+# Training steps: how ln(measured / predicted) spreads. `spread`: standard deviations between frameworks, GPUs, both,
+# and kinds of work in a class, and the ends of 80 % intervals in standard deviations, of a class that was measured
+# (`known`) or not (`new`). `coverage`: share of rows inside intervals that leave out their kind of work, framework or
+# GPU, rows, and the share if the ends leave them out, too. `ratio`: half the 80 % interval of ln(measured / predicted)
+# of the ratio of two steps by what they differ in, pairs, rows. `called`: pairs, pairs that the interval calls, of
+# those right, and pairs inside it, each by pairs of other models. `classes`: mean ln(measured / predicted), rows,
+# kinds of work (model and number of GPUs), least and most GPUs, by GPU and framework.
+"""
+
+
+def step_toml(found: Mapping[str, Any]) -> str:
+    """The classes of training steps as TOML."""
+    parts = [STEP_HEAD]
+    for table, layers in found.items():
+        for kind, values in layers.items():
+            nested = table == "classes"
+            parts.append(f"[{table}.{kind}]")
+            for name, value in values.items():
+                parts += (
+                    [f"{name}.{one} = {json.dumps(of)}" for one, of in value.items()]
+                    if nested
+                    else [f"{name} = {json.dumps(value)}"]
+                )
+            parts.append("")
+    return "\n".join(parts)
 
 
 def lines(data: Mapping[str, Any], kinds: Sequence[str]) -> Iterator[str]:
@@ -126,7 +158,8 @@ def lines(data: Mapping[str, Any], kinds: Sequence[str]) -> Iterator[str]:
         yield from bar(data["bar"])
         yield from seen_and_left_out(data["bar"])
         yield CARRIED
-        yield from kept("classes", "Errors by class", class_table(data["classes"]))
+        yield from kept("classes", "Intervals by class", class_table(data["classes"]))
+        yield from intervals(data["steps"])
     yield "\n## Machine by machine, as shipped"
     for kind in kinds:
         yield f"\n### {TITLES.get(kind, kind)}\n"
@@ -168,22 +201,70 @@ def seen_and_left_out(demands: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def class_table(classes: Mapping[str, Any]) -> Table:
-    """The error of each class that has rows, with its rows and machines."""
+    """The interval of each class that has rows, with its rows and machines."""
     rows = [
-        (" ".join(where), f"{place + 1} of {len(sizes)}", *found)
+        (" ".join(where), f"{place + 1} of {len(sizes)}", found[0] - 1, found[1] - 1, *found[2:])
         for where, sizes in classes_in(classes)
         for place, found in enumerate(sizes)
         if found
     ]
+    rows += [
+        (f"{kind} {name}", "", found[0] - 1, found[1] - 1, *found[2:])
+        for kind in ("exchange", *SERVED_CLASSES)
+        for name, found in classes[kind].items()
+    ]
     columns = [
         text("class"),
         text("size"),
-        number("off by", format_=".1%"),
+        number("80 % from", format_="+.1%"),
+        number("to", format_="+.1%"),
         number("rows"),
         number("machines"),
-        number("p90", format_=".1%"),
     ]
     return Table(columns, rows)
+
+
+def step_class_table(steps: Mapping[str, Any]) -> Table:
+    """Each class of training steps: bias of measured against predicted, rows, kinds of work, GPUs."""
+    rows = [
+        (layers, gpu, framework, math.expm1(found[0]), *found[1:])
+        for layers, each in steps["classes"].items()
+        for gpu, of in each.items()
+        for framework, found in of.items()
+    ]
+    columns = [
+        text("models"), text("GPU"), text("framework"), number("measured beyond predicted", format_="+.1%"),
+        number("rows"), number("kinds of work"), number("GPUs from"), number("to"),
+    ]  # fmt: skip
+    return Table(columns, rows)
+
+
+LEFT = {"work": "its model and number of GPUs", "framework": "its framework", "gpu": "its GPU"}
+
+
+def intervals(steps: Mapping[str, Any]) -> Iterator[str]:
+    """How many measured steps lie inside their interval, and how often a ratio's interval calls the faster of two."""
+    rows = [
+        (kind, LEFT[name], share, rows, nested)
+        for kind, each in steps["coverage"].items()
+        for name, (share, rows, nested) in each.items()
+    ]
+    columns = [text("steps of models"), text("left out with a row"), number("inside", format_=".0%"), number("rows"),
+               number("ends without them, too", format_=".0%")]  # fmt: skip
+    yield INTERVALS
+    yield from markdown(Table(columns, rows))
+    calls = [
+        (kind, name, of[0], steps["called"][kind][name][1], steps["called"][kind][name][2],
+         math.expm1(steps["ratio"][kind][name][0]))
+        for kind, each in steps["called"].items()
+        for name, of in each.items()
+    ]  # fmt: skip
+    columns = [text("models"), text("differ in"), number("pairs"), number("called"), number("of these right"),
+               number("80 % within", format_=".0%")]  # fmt: skip
+    yield RATIOS.format(called=sum(one[3] for one in calls), right=sum(one[4] for one in calls))
+    yield from markdown(Table(columns, calls))
+    yield ""
+    yield from kept("step-classes", "Steps by class", step_class_table(steps))
 
 
 def classes_in(classes: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], list[list[float]]]]:
@@ -199,8 +280,13 @@ def classes_in(classes: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], li
 def classes_toml(classes: Mapping[str, Any]) -> str:
     """The classes as TOML: a line for each list of classes by size."""
     parts = [HEAD]
-    for table in ("bounds", "beside", "exchange", *SERVED_CLASSES):
-        parts += [f"[{table}]", *(f"{name} = {json.dumps(value)}" for name, value in classes[table].items()), ""]
+    tabled = [kind for kind in SERVED_CLASSES if kind != "serving"]
+    nested = [
+        (f"{table}.{kind}", classes[table].get(kind, {})) for table in ("gpu_left_out", "gpus") for kind in tabled
+    ]
+    flat = [(table, classes[table]) for table in ("bounds", "beside", "exchange", *SERVED_CLASSES)]
+    for table, values in (*flat, *nested):
+        parts += [f"[{table}]", *(f"{name} = {json.dumps(value)}" for name, value in values.items()), ""]
     last: tuple[str, ...] = ()
     for path, sizes in classes_in(classes):
         if path[:-1] != last:

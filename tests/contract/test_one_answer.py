@@ -151,7 +151,7 @@ def test_a_plan_takes_as_long_as_its_step(tmp_path, framework):
     for one in found.plans:
         step = weft.step("llama-3-70b", MACHINE, one.plan, framework=framework, fidelity="estimate")
         assert step.seconds == same(one.step_time_s)
-        assert step.range_s == same(one.range_s)
+        assert step.interval_s == same(one.interval_s)
 
 
 def test_a_plan_without_a_framework_takes_as_long_as_its_step():
@@ -166,7 +166,7 @@ def test_a_step_takes_as_long_by_command_by_function_and_in_a_scaling(tmp_path):
     flags = ("--tp", 8, "--pp", 2, "--dp", 4, "--batch", 64, "--micro-batch", 1, "--sequence", 4096, "--sp")
     written = command(tmp_path, "step", "llama-3-70b", "--system", MACHINE, "--fidelity", "estimate", *flags)
     assert written["step_time_s"] == same(step.seconds)
-    assert written["range_s"] == same(list(step.range_s))
+    assert written["interval_80_s"] == same(list(step.interval_s))
     scaled = weft.scale("llama-3-70b", MACHINE, [1], methods=[AS_PLANNED], fidelity="estimate", **PLAN)
     assert scaled.points[0].step.seconds == same(step.seconds)
 

@@ -51,9 +51,9 @@ def off(predicted, measured):
 def test_small_gemms_of_b200_state_what_is_found_in_a_cuda_graph():
     predicted = [weft.estimate(Gemm(*shape), "b200").seconds for *shape, _ in GEMMS]
     stated = gemm_error("b200", 10e-6)
-    assert off(predicted, [us * 1e-6 for *_, us in GEMMS]) <= 1.1 * stated.value
+    assert off(predicted, [us * 1e-6 for *_, us in GEMMS]) <= stated.value
     assert "7 rows that no fit saw (vLLM pull requests" in stated.why
-    assert gemm_error("b200", 1e-3).value < 0.1
+    assert gemm_error("b200", 1e-3).value < stated.value / 2
 
 
 def test_an_all_to_all_over_nodes_states_what_is_found_over_efa():
@@ -63,7 +63,7 @@ def test_an_all_to_all_over_nodes_states_what_is_found_over_efa():
     ]
     measured = [size * (gpus - 1) / gpus / (rate * 1e9) for _, gpus, size, rate in EXCHANGES]
     stated = collective_error("h100-sxm", "all_to_all", 64 * MIB, nodes=4)
-    assert off(predicted, measured) <= 1.1 * stated.value
+    assert off(predicted, measured) <= stated.value
     assert "over EFA" in stated.why
     assert "of p5 and p6-b300 was fitted to them since" in stated.why
     assert "over EFA" not in collective_error("h100-sxm", "all_to_all", 64 * MIB).why
@@ -76,14 +76,15 @@ def test_fused_attention_of_blackwell_states_what_is_found():
     ]
     predicted = [weft.estimate(op, "b200").seconds for op in ops]
     stated = fused_attention_error(weft.gpu("b200"))
-    assert off(predicted, [ms * 1e-3 for *_, ms in ATTENTIONS]) <= 1.5 * stated.value
+    assert off(predicted, [ms * 1e-3 for *_, ms in ATTENTIONS]) <= stated.value
     assert "12 published rates" in stated.why
 
 
 def test_fused_attention_without_published_rates_is_no_surer_than_with_them():
     stated = fused_attention_error(weft.gpu("mi300x"))
     assert stated.value > max(one["mean"] for one in UNSEEN["attention"])
-    assert "no rate is public for cdna3; nine of ten long GEMMs of machines left out" in stated.why
+    assert "no rate is public for cdna3; 80 % interval" in stated.why
+    assert "rows of long GEMMs of machines left out of the fits" in stated.why
 
 
 @pytest.mark.parametrize("kind", UNSEEN)

@@ -49,7 +49,7 @@ def test_against_answers_both_questions_as_if_each_was_asked(tmp_path, against, 
 
 def test_a_change_that_changes_nothing_is_called_so(tmp_path):
     said, _ = run(tmp_path, *ASKED, "--fidelity", "estimate", "--against", "dma.bandwidth=1 TB/s")
-    assert "no difference that Weft can see" in said.splitlines()[0]
+    assert "no difference that Weft can resolve" in said.splitlines()[0]
 
 
 def test_a_change_of_something_unknown_is_refused_with_what_is_known():

@@ -46,32 +46,75 @@ PIECES = part(
 CELL = part("contention", "", [1.0, 2.0], [0.02, -0.04], {"quantity": ["makespan"] * 2}, system=["hgx-a100-4"] * 2)
 
 
+def many(kind, machine, ratios, **labels):
+    """Rows of a machine whose measured value is each of `ratios` times the predicted."""
+    count = len(ratios)
+    return part(
+        kind, machine, [1e-3] * count, [1 / one - 1 for one in ratios], {k: [v] * count for k, v in labels.items()}
+    )
+
+
 def test_only_gemms_in_16_bit_count_by_time():
-    assert class_errors([GEMMS], [], [])["gemm"] == {"a": [[0.1, 1, 1, 0.1], [0.2, 1, 1, 0.2]]}
+    short, long = class_errors({"as shipped": [GEMMS]})["gemm"]["a"]
+    assert (short[2:], long[2:]) == ([1, 1], [1, 1])
 
 
 def test_only_collectives_of_one_node_count_by_size():
-    assert class_errors([MOVED], [], [])["collective"] == {
-        "a": {"all_gather": [[0.1, 1, 1, 0.1], [], [0.3, 1, 1, 0.3]]}
-    }
+    small, middle, large = class_errors({"as shipped": [MOVED]})["collective"]["a"]["all_gather"]
+    assert (small[2:], middle, large[2:]) == ([1, 1], [], [1, 1])
+    across = class_errors({"as shipped": [MOVED]})["over_nodes"]["a"]["all_gather"]
+    assert (across[:2], across[2][2:]) == ([[], []], [1, 1])
+
+
+def test_an_interval_holds_four_of_five_rows_on_either_side_of_the_prediction():
+    ratios = 1 + np.arange(99) / 100
+    found = class_errors({"as shipped": [many("gemm", "a", ratios, dtype="bf16")]})["gemm"]["a"][1]
+    assert found == [0.999, 1.89, 99, 1]  # 10 of 100 lie beyond 1.89, the next row among them
+    below = class_errors({"as shipped": [many("gemm", "a", 1 / ratios, dtype="bf16")]})["gemm"]["a"][1]
+    assert below == [pytest.approx(1 / 1.89, abs=1e-3), 1.001, 99, 1]
+
+
+def test_a_class_of_few_rows_takes_the_wider_of_its_interval_and_its_kinds():
+    wide = many("gemm", "a", 1 + np.linspace(-0.5, 0.5, 101), dtype="bf16")
+    few = many("gemm", "b", [1.02, 1.03], dtype="bf16")
+    found = class_errors({"as shipped": [wide, few]})["gemm"]
+    assert found["b"][1][0] <= 1 - 0.001
+    assert found["b"][1][:2] == [0.61, 1.06] or found["b"][1][0] < 0.7
+
+
+def test_rows_of_a_machine_with_a_fit_count_as_held_out_of_it():
+    shipped, held = (many("gemm", "a", [ratio] * 20, dtype="bf16") for ratio in (1.0, 1.2))
+    assert class_errors({"as shipped": [shipped]})["gemm"]["a"][1][1] == 1.001
+    assert class_errors({"as shipped": [shipped], "held out": [held]})["gemm"]["a"][1][1] == 1.2
 
 
 def test_every_machine_of_a_class_weighs_alike():
-    found = class_errors([PIECES], [], [PIECES])["joined"]["async-tp"]
-    row = [0.3, 4, 2, pytest.approx(0.38)]  # systems off by 0.1 and 0.5; the last is the 90th percentile of the rows
-    assert found == {"seen": [[], row], "left_out": [[], row]}
-    other = part("gemm", "b", [1e-3] * 9, [0.4] * 9, {"dtype": ["bf16"] * 9})
-    assert class_errors([], [GEMMS, other], [])["left_out"]["gemm"][1] == [0.3, 10, 2, 0.4]
+    one, other = (
+        many("gemm", name, [ratio] * count, dtype="bf16") for name, ratio, count in [("a", 1.1, 90), ("b", 1.4, 10)]
+    )
+    assert class_errors({"leave one out": [one, other]})["left_out"]["gemm"][1] == [0.999, 1.4, 100, 2]
+
+
+def test_pairs_count_by_system_left_out():
+    seen, left = (
+        {"as shipped": [PIECES], "system left out": []},
+        {"as shipped": [PIECES], "system left out": [PIECES]},
+    )
+    assert class_errors(seen)["joined"]["async-tp"]["left_out"] == [[], []]
+    assert class_errors(left)["joined"]["async-tp"]["left_out"][1][2:] == [4, 2]
 
 
 def test_beside_a_collective_the_largest_error_counts():
-    assert class_errors([CELL], [], [])["beside"] == {"largest": 0.04, "cells": 2, "systems": ["hgx-a100-4"]}
+    assert class_errors({"as shipped": [CELL]})["beside"] == {"largest": 0.04, "cells": 2, "systems": ["hgx-a100-4"]}
 
 
 def test_what_the_tool_writes_is_what_answers_read():
-    classes = class_errors([GEMMS, MOVED, PIECES, CELL], [GEMMS], [PIECES])
+    classes = class_errors(
+        {"as shipped": [GEMMS, MOVED, PIECES, CELL], "leave one out": [GEMMS], "system left out": [PIECES]}
+    )
     read = tomllib.loads(tool("errors").classes_toml(classes))
-    assert read == {**classes, "bounds": {name: list(found) for name, found in classes["bounds"].items()}}
+    for kind in ("gemm", "collective", "over_nodes", "left_out", "joined", "beside", "exchange"):
+        assert read.get(kind, {}) == classes[kind]
     assert tomllib.loads(tool("errors").classes_toml(CARRIED)) == CARRIED
 
 

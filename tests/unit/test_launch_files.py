@@ -407,10 +407,10 @@ PAIRED = {
 
 
 @pytest.mark.parametrize("name", PAIRED)
-def test_a_measured_step_of_2026_lies_in_the_range_of_its_launch_file(read, name):
+def test_a_measured_step_of_2026_lies_in_the_interval_of_its_launch_file(read, name):
     # NVIDIA-NeMo/Megatron-Bridge, model card of Qwen3 235B-A22B on 256 GB300, 2026-08-17: 14.92 s
     model = "qwen3-235b-a22b" if name.endswith("txt") else None
-    low, high = timed(read(PAIRED[name], name), model, "256xgb300").range_s
+    low, high = timed(read(PAIRED[name], name), model, "256xgb300").interval_s
     assert low < 14.92 < high
 
 

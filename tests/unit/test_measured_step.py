@@ -17,7 +17,7 @@ def step():
 @pytest.mark.parametrize("times", [0.6, 1.0, 1.6])
 def test_a_measured_time_lies_in_the_range_or_beyond_an_end(step, times):
     said = weft.step("gpt-3", "64xa100", measured=f"{times * step.seconds} s", **ASKED).needs
-    wanted = {0.6: "below the range", 1.0: "within the range", 1.6: "beyond the range"}[times]
+    wanted = {0.6: "below the 80 % interval", 1.0: "within the 80 % interval", 1.6: "beyond the 80 % interval"}[times]
     assert wanted in next(line for line in said if line.startswith("Measured "))
     assert any(line.startswith("Where time may be lost: ") and "recompute" in line for line in said)
 

@@ -13,7 +13,7 @@ import weft
 from weft.cli.main import weft as weft_command
 from weft.core.errors import InputError, UnknownNameError
 from weft.core.units import format_time
-from weft.estimate.errors import step_error
+from weft.estimate.step_errors import step_error
 from weft.hardware import system
 from weft.models import load_model
 from weft.models.parallel.check import problems
@@ -162,19 +162,21 @@ def test_nothing_beats_a_plan_of_the_front_in_all_three(found):
     assert found.front[0].step_time_s == found.best.step_time_s
 
 
-def test_the_range_is_the_known_error_of_steps(found):
-    error = step_error(weft.gpu("a100-sxm-80gb"), found.best.setting.framework.name).value
-    assert found.best.range_s == pytest.approx(
-        (found.best.step_time_s * (1 - error), found.best.step_time_s * (1 + error))
+def test_a_plan_has_the_80_percent_interval_of_its_step(found):
+    error = step_error(weft.gpu("a100-sxm-80gb"), found.best.setting.framework.name)
+    assert found.best.interval_s == pytest.approx(
+        (found.best.step_time_s * error.low, found.best.step_time_s * error.high)
     )
     assert found.best.tied
-    assert found.why_range
+    assert found.evidence
 
 
-def test_plans_whose_ranges_meet_that_of_the_best_are_tied(found):
+def test_plans_are_tied_where_the_interval_of_their_ratio_holds_one(found):
     best = found.best
     for one in found.plans:
-        assert one.tied == (one.range_s[0] <= best.range_s[1])
+        low, high = one.ratio_error(best).around(one.step_time_s / best.step_time_s)
+        assert low < one.step_time_s / best.step_time_s < high
+        assert one.tied == (low <= 1 <= high)
 
 
 def test_the_runner_up_is_explained_by_the_parts_that_changed_most(found):

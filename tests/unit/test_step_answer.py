@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from itertools import pairwise
 
@@ -11,7 +12,7 @@ from shown import check_shown
 
 import weft
 from weft.core.errors import InputError, UnknownNameError
-from weft.estimate.errors import _STEPS, step_error
+from weft.estimate.step_errors import FAR, MeasuredClass, Spread, classes, located, step_error
 from weft.models.parallel.complete import complete, nearest
 from weft.models.parallel.plan import TrainingPlan
 from weft.view.memory import fitting, memory_curve
@@ -49,57 +50,84 @@ def test_the_first_sentence_is_the_verdict(answer):
     assert f"MFU {answer.mfu:.1%}" in first
 
 
-def test_the_last_sentence_says_how_far_such_steps_are_off(answer):
-    assert answer.report().notes()[-1].startswith("Expected error: ")
-    low, high = answer.range_s
-    assert 0 < low < answer.seconds < high
+def test_the_last_sentence_says_the_interval_and_what_it_rests_on(answer):
+    assert answer.report().notes()[-1].startswith("Expected error: 80 % interval ")
+    low, high = answer.interval_s
+    assert 0 < low < high
+    assert answer.to_dict()["interval_80_s"] == [low, high]
+    assert answer.to_dict()["evidence"] == answer.error.why
 
 
 @pytest.mark.parametrize("gpu", ["a100-sxm-80gb", "mi300x"])
 @pytest.mark.parametrize("framework", ["megatron-2022", "of-ours"])
 @pytest.mark.parametrize("mixture", [False, True])
-def test_every_step_has_an_error_that_names_its_class(gpu, framework, mixture):
+def test_every_step_has_an_interval_that_names_its_class(gpu, framework, mixture):
     found = step_error(weft.gpu(gpu), framework, mixture)
-    assert 0 < found.value < 1
-    assert framework in found.why
-    assert gpu in found.why
+    assert 0 < found.low < found.high < 3
+    assert "measured step" in found.why
 
 
-def classes():
-    return [
-        (gpu, framework, layers)
-        for gpu, each in _STEPS.items()
-        for framework, found in each.items()
-        for layers in found
-    ]
+@pytest.mark.parametrize("layers", ["dense", "mixture"])
+def test_a_measured_class_names_its_rows(layers):
+    for one in classes(layers):
+        found = step_error(weft.gpu(one.gpu), one.framework, mixture=layers == "mixture")
+        assert f"from {one.rows:,} measured step" in found.why
+        assert f"with {one.framework} on {one.gpu}" in found.why
+        assert "no measured step" not in found.why
 
 
-@pytest.mark.parametrize(("gpu", "framework", "layers"), classes())
-def test_no_class_of_steps_is_missed(gpu, framework, layers):
-    """Rows of mixtures that name a dispatcher stand apart in the tables, and are of models with experts, too."""
-    found = step_error(weft.gpu(gpu), framework, mixture=layers != "dense")
-    assert "no such step is public" not in found.why
-    assert f"with {framework} on {gpu} are off by" in found.why
-
-
-def test_a_step_like_no_measured_one_takes_nine_of_ten_errors_of_the_nearest_class():
-    """The same framework on the GPU with the most rows; without it the same GPU; the most on a vendor without rows."""
+def test_a_step_like_no_measured_one_says_so_and_names_the_nearest():
     near = step_error(weft.gpu("b200"), "megatron-bridge-ec2", mixture=True)
-    assert near.value == _STEPS["b300"]["megatron-bridge-ec2"]["mixture-by-dispatcher"][3]
-    assert "no such step is public for megatron-bridge-ec2 on b200; of the nearest" in near.why
-    assert "on b300, nine of ten are off by less than" in near.why
+    assert "no measured step is like this one (models with experts with megatron-bridge-ec2 on b200)" in near.why
+    assert "nearest 31 measured steps with megatron-bridge-ec2 on b300" in near.why
     here = step_error(weft.gpu("b200"), "of-ours", mixture=True)
-    assert here.value == _STEPS["b200"]["megatron-bridge"]["mixture"][3]
-    amd = step_error(weft.gpu("mi300x"), "megatron-core", mixture=True)
-    assert amd.value >= max(near.value, here.value) * 0.9
+    assert "nearest 10 measured steps with megatron-bridge on b200" in here.why
 
 
-def test_a_class_of_one_row_is_not_told_as_nine_of_ten():
-    alone = step_error(weft.gpu("b200"), "megatron-core", mixture=True)
-    assert "the only one near, of models with experts with megatron-core on h100-sxm, is off by 50%" in alone.why
-    assert alone.why.endswith(", shorter than Weft says")
-    own = step_error(weft.gpu("h100-sxm"), "megatron-core", mixture=True)
-    assert own.why.endswith("are off by 50%, shorter than Weft says (1 row only)")
+def test_an_interval_is_wider_the_less_is_measured():
+    def width(gpu, framework):
+        found = step_error(weft.gpu(gpu), framework)
+        return math.log(found.high / found.low)
+
+    own, other = width("a100-sxm-80gb", "megatron-deepspeed"), width("h100-sxm", "of-ours")
+    assert own < other < width("mi300x", "of-ours")
+
+
+SPREAD = Spread(0.06, 0.03, 0.05, 0.08, (-1.28, 1.28), (-1.28, 1.28))
+
+
+def measured(gpu, framework, mean, works=10):
+    return MeasuredClass(gpu, framework, mean, works, works, (8, 64))
+
+
+def test_a_class_without_rows_leans_towards_those_of_its_framework_and_gpu():
+    known = [measured("a", "x", 0.2), measured("b", "y", 0.0), measured("c", "z", 0.0)]
+    none, by_gpu, by_framework, own = (
+        located(gpu, framework, known, SPREAD) for gpu, framework in [("d", "w"), ("a", "w"), ("d", "x"), ("a", "x")]
+    )
+    assert none[0] < by_gpu[0] < by_framework[0] < own[0] < 0.2
+    assert none[1] > by_gpu[1] > by_framework[1] > own[1] > 0.08
+
+
+def test_a_class_far_off_says_little_of_others():
+    near, far = ([measured("a", "x", mean), measured("b", "y", 0.0)] for mean in (FAR, 0.9))
+    assert located("c", "x", far, SPREAD) == located("c", "x", near, SPREAD)
+    assert located("a", "x", far, SPREAD)[0] > located("a", "x", near, SPREAD)[0]
+
+
+def test_the_ratio_of_two_steps_is_surer_than_either(answer):
+    other = weft.step("gpt-3", "64xa100", tp=8, pp=8, batch=16, recompute="full", fidelity="estimate")
+    ratio = answer.ratio_error(other)
+    assert ratio.low * ratio.high == pytest.approx(1)
+    assert ratio == other.ratio_error(answer)
+    assert "pairs that differ in plan" in ratio.why
+
+
+def test_a_ratio_over_vendors_is_less_sure_than_over_gpus(answer):
+    here, there = (weft.step("gpt-3", system, tp=8, pp=8, batch=16) for system in ("64xh100", "64xmi300x"))
+    same, across = answer.ratio_error(here), here.ratio_error(there)
+    assert across.high > same.high
+    assert "no measured step on a GPU of AMD" in across.why
 
 
 def test_the_answer_has_the_keys_that_programs_read(answer):

@@ -67,5 +67,13 @@ def test_the_only_gpu_of_an_architecture_takes_the_values_of_another(tmp_path):
 
 @pytest.mark.parametrize("kind", [kind for kind in SERVED_CLASSES if kind != "serving"])
 def test_answers_carry_the_errors_of_every_kind_and_name_libraries_without_rows(kind):
-    assert all(value < 1.5 and rows and machines for value, rows, machines, *_ in CARRIED[kind].values())
+    assert all(low < 1 < high and rows and machines for low, high, rows, machines in CARRIED[kind].values())
+    assert set(CARRIED["gpus"][kind]) == set(CARRIED[kind])
     assert "no public row" in served_error(kind, "magic").why
+
+
+def test_a_kernel_on_a_gpu_without_rows_has_the_interval_of_rows_whose_gpu_is_left_out():
+    known, other = (served_error("attention", "trtllm-context", gpu) for gpu in ("h100-sxm", "mi300x"))
+    assert known.value < other.value
+    assert "no such row is public for mi300x" in other.why
+    assert "whose GPU the fit left out" in other.why

@@ -193,21 +193,21 @@ def test_the_bar_has_lines_for_every_framework_and_quantity(tmp_path):
 def test_answers_carry_the_error_of_their_class_and_a_range(tmp_path, monkeypatch):
     rows = [row(point(clients=each), host=None) for each in (4, 8, 12, 16)]
     answer = found(tmp_path, *rows)
-    classes = class_errors(answer.predictions, [], [])
-    assert classes["serving"]["vllm-dense-TPOT"] == [pytest.approx(0, abs=1e-6), 4, 1, pytest.approx(0, abs=1e-6)]
-    monkeypatch.setitem(errors.CARRIED, "serving", {"vllm-dense-TPOT": [0.1, 40, 3]})
+    classes = class_errors({"as shipped": answer.predictions})
+    assert classes["serving"]["vllm-dense-TPOT"] == [0.999, 1.001, 4, 1]
+    monkeypatch.setitem(errors.CARRIED, "serving", {"vllm-dense-TPOT": [0.9, 1.1, 40, 3]})
     served = weft.serve("llama-3-8b", "1xh100", weft.ServingPlan(), weft.Load(concurrency=4, requests=8, output_len=16))
-    assert served.tpot_range == pytest.approx((0.9 * served.tpot["mean"], 1.1 * served.tpot["mean"]))
-    low, high = served.output_tokens_per_s_range
+    assert served.tpot_interval == pytest.approx((0.9 * served.tpot["mean"], 1.1 * served.tpot["mean"]))
+    low, high = served.output_tokens_per_s_interval
     assert low < served.output_tokens_per_s < high
-    assert "by the error of such loads" in str(served)
-    assert "off by 10%" in str(served)
+    assert "; 80 % interval " in str(served)
+    assert "80 % interval -10% to +10%, from 40 rows whose model the fit left out" in str(served)
     assert load_error("vllm", mixture=True, gpu=weft.gpu("h100-sxm")) is None
     amd = load_error("vllm", mixture=False, gpu=weft.gpu("mi300x"))
-    assert amd.value == 0.2
-    assert "loads on mi300x: off by 20%, the mean of 5 rows that no fit saw" in amd.why
+    assert amd.high == pytest.approx(1.32)
+    assert "loads on mi300x: 80 % interval -24% to +32%, from 5 rows that no fit saw, off by 20%" in amd.why
     by_rate = weft.serve("llama-3-8b", "1xh100", weft.ServingPlan(), weft.Load(rate=4, requests=8, output_len=16))
-    assert by_rate.output_tokens_per_s_range is None
+    assert by_rate.output_tokens_per_s_interval is None
 
 
 def test_models_of_the_rows_are_in_the_catalogue():

@@ -9,6 +9,9 @@ from typing import Any
 from weft.core.answer import Answer, to_plain
 from weft.core.errors import InputError
 
+UNRESOLVED = "no difference that Weft can resolve"
+"""The verdict on a ratio whose 80 % interval holds 1."""
+
 
 @dataclass(frozen=True, repr=False)
 class Contrast(Answer):
@@ -55,22 +58,48 @@ class Contrast(Answer):
             return float(self.answers[label].requests_per_s) / float(self.first.requests_per_s)
         return float(self.first.seconds) / float(self.answers[label].seconds)
 
+    def speedup_interval(self, label: str) -> tuple[float, float] | None:
+        """Return both ends of the 80 % interval of a speedup; None for answers that say nothing of their ratio."""
+        interval = self.ratio_error(label)
+        if interval is None:
+            return None
+        low, high = interval.around(self.speedup(label))
+        return float(low), float(high)
+
+    def ratio_error(self, label: str) -> Any:
+        """Return the 80 % interval of the ratio of the first time and another one's, relative to the predicted."""
+        asked = getattr(self.first, "ratio_error", None)
+        return None if asked is None or self.has_overload else asked(self.answers[label])
+
+    def verdict(self, label: str) -> str:
+        """Return "faster", "slower" or `UNRESOLVED` of another answer beside the first; "" where no interval says."""
+        interval = self.speedup_interval(label)
+        if interval is None:
+            return ""
+        return "faster" if interval[0] > 1 else "slower" if interval[1] < 1 else UNRESOLVED
+
     @property
     def best(self) -> str:
         """What was changed in the fastest of the other answers; the earliest of equals."""
         return max(self.other_answers, key=self.speedup)
 
+    def _resolved(self, label: str) -> dict[str, Any]:
+        interval = None if self.answers[label] is self.first else self.speedup_interval(label)
+        return {} if interval is None else {"times_as_fast_80": interval, "verdict": self.verdict(label)}
+
     @property
     def rows(self) -> list[dict[str, Any]]:
         """Time [s], how many times as fast as the first, the parts [s] of each answer, and what else it measures.
 
-        A load above capacity has no time, and `times_as_fast` then compares capacities.
+        Steps have the 80 % interval of the speedup and the verdict, too. A load above capacity has no time, and
+        `times_as_fast` then compares capacities.
         """
         return [
             {
                 "changed": label,
                 "seconds": None if getattr(answer, "overloaded", False) else float(answer.seconds),
                 "times_as_fast": self.speedup(label),
+                **self._resolved(label),
                 **(
                     {"overloaded": answer.overloaded, "requests_per_s": answer.requests_per_s}
                     if self.has_overload

@@ -1,7 +1,8 @@
-"""Errors of Weft's times against public figures by class: GEMMs, collectives, joined pairs, co-runs, steps, loads.
+"""80 % intervals of Weft's times by class: GEMMs, collectives, joined pairs, co-runs, loads. Steps: `step_errors.py`.
 
-A class is a machine or a way to join, a size, and whether a fit saw the rows. `docs/errors.py` writes
-`model_errors.toml` and `step_errors.toml` from what `weft validate --bar` finds, `docs/figures.py` the speedups of C3.
+A class is a machine or a way to join, and a size; its interval holds the measured values of rows that were left out of
+the fits. `docs/errors.py` writes `model_errors.toml` from what `weft validate --bar` finds, `docs/figures.py` the
+speedups of C3.
 """
 
 from __future__ import annotations
@@ -15,11 +16,10 @@ import numpy as np
 
 from weft import hardware
 from weft.core.catalog import read_toml
-from weft.core.units import count_words, format_bytes
+from weft.core.units import format_bytes
 from weft.graph import Attention, Collective, Gemm, Op
 from weft.hardware import Gpu
 from weft.kernels.library.served import library
-from weft.kernels.library.software import measured_vendors
 
 
 def _read(name: str) -> Mapping[str, Any]:
@@ -27,15 +27,12 @@ def _read(name: str) -> Mapping[str, Any]:
 
 
 CARRIED = _read("model_errors.toml")
-"""Mean error, rows and machines of every class of GEMMs, collectives and joined pairs."""
+"""Both ends of the 80 % interval, rows and machines of every class of GEMMs, collectives and joined pairs."""
 C3_SPEEDUPS: Mapping[str, tuple[float, float]] = _read("c3_speedups.toml")
 """Of each strategy: the mean speedup over the scenarios of C3 here, and the one that the published share implies."""
 BESIDE: Mapping[str, Any] = CARRIED["beside"]
 """GEMMs beside a collective: the largest error, and the cells and systems that were measured."""
 _BOUNDS: Mapping[str, Sequence[float]] = CARRIED["bounds"]
-_THIN = 10
-"""A class with fewer rows, or with fewer machines than `_FEW`, says so."""
-_FEW = 3
 
 
 class Contention(NamedTuple):
@@ -47,18 +44,36 @@ class Contention(NamedTuple):
 
 
 class Error(NamedTuple):
-    """The mean error of a class of predictions, and a sentence that names the class."""
+    """The 80 % interval of a class of predictions: measured values lie between `low` and `high` times the predicted.
 
-    value: float
+    `why` names the class and the measured rows that the interval rests on, or says that none is like it.
+    """
+
+    low: float
+    high: float
     why: str
 
+    @property
+    def value(self) -> float:
+        """Half the width of the interval, relative to the prediction."""
+        return (self.high - self.low) / 2
+
     def around(self, seconds: float) -> tuple[float, float]:
-        """Return a time less and plus the error [s]."""
-        return seconds * (1 - self.value), seconds * (1 + self.value)
+        """Return both ends of the interval around a time [s]."""
+        return seconds * self.low, seconds * self.high
+
+
+COVERAGE = 0.8
+"""Share of measured values that lie inside an interval."""
+
+
+def interval_text(low: float, high: float) -> str:
+    """Return the ends of an interval as percentages of the prediction."""
+    return f"80 % interval {low - 1:+.0%} to {high - 1:+.0%}"
 
 
 def gemm_error(gpu: str, seconds: float) -> Error:
-    """Return the mean error of GEMMs of a time [s] on a GPU; without rows of the GPU, the 90th percentile elsewhere."""
+    """Return the 80 % interval of GEMMs of a time [s] on a GPU; without its rows, of GPUs left out of the fits."""
     place, words = _class("gemm", seconds, lambda bound: f"{bound * 1e6:.0f} us")
     found = _error(f"GEMMs {words}", gpu, CARRIED["gemm"].get(gpu), [CARRIED["left_out"]["gemm"]], place)
     unseen = _unseen(f"GEMMs {words} on {gpu}", "gemm", gpu, seconds)
@@ -66,10 +81,10 @@ def gemm_error(gpu: str, seconds: float) -> Error:
 
 
 def collective_error(gpu: str, collective: str, size: float, nodes: int = 1) -> Error:
-    """Return the mean error of a collective of a size [bytes] on GPUs of one node or several.
+    """Return the 80 % interval of a collective of a size [bytes] on GPUs of one node or several.
 
-    Without such rows it is the 90th percentile of the nearest class: in one node of machines left out of the fits, over
-    nodes of the same collective, else of the same GPU, else of any.
+    Without such rows it is that of the nearest class: in one node of machines left out of the fits, over nodes of the
+    same collective, else of the same GPU, else of any.
     """
     place, words = _class("collective", size, lambda bound: format_bytes(int(bound)))
     if nodes > 1:
@@ -87,99 +102,126 @@ def _over_nodes(what: str, gpu: str, collective: str, place: int, size: float) -
         if classes[place]
     }
     if (gpu, collective) in known:
-        value, rows, _, _ = known[gpu, collective]
-        return Error(value, f"{what}: off by {value:.1%}, the mean on {gpu}{_thin(rows, _FEW)}")
+        return _measured(what, known[gpu, collective], f"on {gpu}")
     if unseen := _unseen(what, "collective_over_nodes", collective, size):
         return unseen
-    on, of = max(known, key=lambda one: (one[1] == collective, one[0] == gpu, known[one][1]))
-    return _nearest(what, f"{of} on {on}", known[on, of], gpu)
+    on, of = max(known, key=lambda one: (one[1] == collective, one[0] == gpu, known[one][2]))
+    return _nearest(what, f"of {of} on {on}", known[on, of], gpu)
+
+
+def _measured(what: str, found: Sequence[float], where: str) -> Error:
+    """Return the interval of a class that has rows."""
+    low, high, rows, _ = found
+    return Error(low, high, f"{what}: {interval_text(low, high)}, from {_rows(rows)} {where}")
+
+
+def _rows(rows: float) -> str:
+    return f"{rows:,.0f} row{'s' * (rows != 1)}"
 
 
 def _nearest(what: str, where: str, found: Sequence[float], gpu: str) -> Error:
-    """Return the 90th percentile of the nearest class that has rows, for a case that none is like."""
-    _, rows, machines, most = found
-    why = f"{what}: no such row is public for {gpu}; nine of ten rows of {where} are off by less than {most:.0%}"
-    return Error(most, f"{why}{_thin(rows, machines)}")
+    """Return the interval of the nearest class that has rows, for a case that none is like."""
+    low, high, rows, machines = found
+    of = f" of {machines:.0f} machine{'s' * (machines != 1)} left out of the fits" if not where else f" {where}"
+    why = f"{what}: no such row is public for {gpu}; {interval_text(low, high)}, from {_rows(rows)}{of}"
+    return Error(low, high, why)
 
 
 UNSEEN = _read("unseen_errors.toml")
 """Errors on public rows of sources that no class holds, and that no fit saw."""
+_OF_MEAN = 1.6
+"""Half an 80 % interval over the mean absolute error of the rows: 1.28 over 0.80 of a normal distribution."""
 
 
 def _unseen(what: str, kind: str, case: str, value: float = 0.0) -> Error | None:
-    """Return the mean error of rows of another source about a case; None without any."""
+    """Return the interval by rows of another source about a case; None without any."""
     for one in UNSEEN.get(kind, ()):
         if case in one["of"] and one.get("least", 0.0) <= value < one.get("below", float("inf")):
-            said = f"off by {one['mean']:.0%}, the mean of {one['rows']} rows that no fit saw ({one['source']})"
-            return Error(one["mean"], f"{what}: {said}")
+            return _of_mean(what, one, "rows that no fit saw")
     return None
 
 
+def _of_mean(what: str, one: Mapping[str, Any], rows: str) -> Error:
+    off = _OF_MEAN * one["mean"]
+    low, high = 1 / (1 + off), 1 + off
+    why = f"{what}: {interval_text(low, high)}, from {one['rows']} {rows}, off by {one['mean']:.0%} ({one['source']})"
+    return Error(low, high, why)
+
+
 def exchange_error(library: str) -> Error:
-    """Return the mean error of exchanges of tokens by a library; the largest of any library, if no row is about it."""
-    known = CARRIED["exchange"]
-    if library in known:
-        value, rows, machines, _ = known[library]
-        thin = _thin(rows, machines)
-        return Error(value, f"exchanges by {library}: off by {value:.1%}, the mean of public rows{thin}")
-    name = max(known, key=lambda one: known[one][3])
-    why = f"exchanges by {library}: no public row; of the least exact library, {name}, nine of ten"
-    return Error(known[name][3], f"{why} are off by less than {known[name][3]:.0%}")
+    """Return the 80 % interval of MoE dispatch and combine by a library, with the number of ranks left out of its fit.
 
-
-def served_error(kind: str, name: str) -> Error:
-    """Return the mean error of a kind of kernels of inference by library, such as "trtllm-context" of "attention".
-
-    It is the largest of any library, if no row is about it.
+    It is the widest of any library, if no row is about it.
     """
-    known = CARRIED[kind]
-    if name in known:
-        value, rows, machines, _ = known[name]
-        return Error(value, f"{kind} by {name}: off by {value:.1%}, the mean of public rows{_thin(rows, machines)}")
-    other = max(known, key=lambda one: known[one][3])
-    why = f"{kind} by {name}: no public row; of the least exact, {other}, nine of ten"
-    return Error(known[other][3], f"{why} are off by less than {known[other][3]:.0%}")
+    known = CARRIED["exchange"]
+    what = f"exchanges by {library}"
+    if library in known:
+        return _measured(what, known[library], "whose number of ranks the fit left out")
+    return _widest(what, known)
+
+
+def _widest(what: str, known: Mapping[str, Sequence[float]]) -> Error:
+    """Return the interval of the least exact class, for one without rows."""
+    name = max(known, key=lambda one: known[one][1] / known[one][0])
+    low, high, rows, _ = known[name]
+    return Error(low, high, f"{what}: no public row; {interval_text(low, high)}, from {_rows(rows)} of {name}")
+
+
+def served_error(kind: str, name: str, gpu: str = "") -> Error:
+    """Return the 80 % interval of a kind of inference kernels by library, such as "trtllm-context" of "attention".
+
+    On a GPU without such rows it is that of rows whose GPU was left out of the fit; where no row is about the library,
+    it is the widest of any.
+    """
+    seen, unseen = CARRIED[kind], CARRIED["gpu_left_out"][kind]
+    what = f"{kind} by {name}"
+    if name in seen and (not gpu or gpu in CARRIED["gpus"][kind][name]):
+        return _measured(what, seen[name], f"on {gpu}" if gpu and seen[name][3] == 1 else "of public GPUs")
+    if name in unseen:
+        low, high, rows, _ = unseen[name]
+        none = f"no such row is public for {gpu}; " if gpu else ""
+        why = f"{what}: {none}{interval_text(low, high)}, from {_rows(rows)} whose GPU the fit left out"
+        return Error(low, high, why)
+    return _widest(what, unseen or seen)
 
 
 def load_error(framework: str, mixture: bool, gpu: Gpu) -> Error | None:
-    """Return the mean error of the TPOT of loads that a framework serves on a GPU; None where none is carried.
+    """Return the 80 % interval of the TPOT of loads that a framework serves on a GPU; None where none is carried.
 
-    Classes hold rows of NVIDIA's GPUs. On others the error is that of public rows that no fit saw.
+    Classes hold rows of NVIDIA's GPUs, each model left out of the fit. On others it is by public rows that no fit saw.
     """
     layers, what = ("mixture", "models with experts") if mixture else ("dense", "dense models")
     known: Mapping[str, Sequence[float]] = CARRIED.get("serving", {})
     found = known.get(f"{framework}-{layers}-TPOT")
     if found is None:
         return None
-    value, rows, machines = found[:3]
     if gpu.vendor == "nvidia":
-        thin = _thin(rows, machines)
-        return Error(value, f"loads of {what} on {framework}: off by {value:.0%}, the mean of public rows{thin}")
+        return _measured(f"loads of {what} on {framework}", found, "whose model the fit left out")
     if unseen := _unseen(f"loads on {gpu.name}", "serving", gpu.architecture):
         return unseen
-    worst = max(known.values(), key=lambda one: one[0])[0]
-    return Error(worst, f"loads on {gpu.name}: no row is public; the least exact class of others is off by {worst:.0%}")
+    every = {name: one for name, one in known.items() if name.endswith("TPOT")}
+    return _widest(f"loads on {gpu.name}", every)
 
 
-def attention_error(of: str, query: Any, keys: Any) -> Error:
-    """The mean error of attention by a library of inference: of one query a sequence (generation), or of more."""
+def attention_error(of: str, query: Any, keys: Any, gpu: str = "") -> Error:
+    """Return the 80 % interval of attention by an inference library: of one query a sequence (generation), or more."""
     phase = "generation" if np.all((np.asarray(query) == 1) & (np.asarray(keys) > 1)) else "context"
-    return served_error("attention", f"{library('attention', of).name}-{phase}")
+    return served_error("attention", f"{library('attention', of).name}-{phase}", gpu)
 
 
 def fused_attention_error(gpu: Gpu) -> Error:
-    """Return the mean error of the vendor's fused attention.
+    """Return the 80 % interval of the vendor's fused attention.
 
-    Without published rates on the architecture it is the 90th percentile of GEMMs of machines left out of the fits.
+    Without published rates on the architecture it is that of GEMMs of machines left out of the fits.
     """
     what = "fused attention"
     for one in UNSEEN["attention"]:
         if gpu.architecture in one["of"]:
-            said = f"off by {one['mean']:.0%}, the mean of {one['rows']} published rates ({one['source']})"
-            return Error(one["mean"], f"{what}: {said}")
-    most = CARRIED["left_out"]["gemm"][-1][3]
-    where = f"nine of ten long GEMMs of machines left out of the fits are off by less than {most:.0%}"
-    return Error(most, f"{what}: no rate is public for {gpu.architecture}; {where}")
+            return _of_mean(what, one, "published rates")
+    low, high, rows, _ = CARRIED["left_out"]["gemm"][-1]
+    where = f"{_rows(rows)} of long GEMMs of machines left out of the fits"
+    why = f"{what}: no rate is public for {gpu.architecture}; {interval_text(low, high)}, from {where}"
+    return Error(low, high, why)
 
 
 def operator_errors(timed: Iterable[tuple[Op, float]], gpu: Gpu) -> list[str]:
@@ -197,7 +239,7 @@ def operator_errors(timed: Iterable[tuple[Op, float]], gpu: Gpu) -> list[str]:
         elif isinstance(op, Collective):
             why = collective_error(gpu.name, op.name, op.bytes).why
         elif isinstance(op, Attention) and op.library:
-            why = attention_error(op.library, op.query, op.keys).why
+            why = attention_error(op.library, op.query, op.keys, gpu.name).why
         elif isinstance(op, Attention) and op.fused:
             why = fused_attention_error(gpu).why
         else:
@@ -232,19 +274,11 @@ def _error(
     others: Sequence[Sequence[Sequence[float]]],
     place: int,
 ) -> Error:
-    """Return the error of a class on a GPU, else the largest of machines left out; thin classes say how few rows."""
+    """Return the interval of a class on a GPU, else the widest of machines left out."""
     if here is not None and here[place]:
-        value, rows, _, _ = here[place]
-        return Error(value, f"{what}: off by {value:.1%}, the mean on {gpu}{_thin(rows, _FEW)}")
-    found = max((each[place] for each in others if each[place]), key=lambda one: one[3])
-    return _nearest(what, "machines left out of the fits", found, gpu)
-
-
-def _thin(rows: float, machines: float, word: str = "machine") -> str:
-    """Return how few rows and machines, or systems, a class has, if it is thin."""
-    found = [f"{rows:.0f} rows"] if rows < _THIN else []
-    found += [f"{machines:.0f} {word}{'s' * (machines != 1)}"] if machines < _FEW else []
-    return f" ({' of '.join(found)} only)" if found else ""
+        return _measured(what, here[place], f"on {gpu}")
+    found = max((each[place] for each in others if each[place]), key=lambda one: one[1] / one[0])
+    return _nearest(what, "", found, gpu)
 
 
 def contention_error(gpu: Gpu, strategy: str) -> Contention:
@@ -270,85 +304,17 @@ def contention_error(gpu: Gpu, strategy: str) -> Contention:
 
 
 def joined_error(method: str, seconds: float, *, seen: bool) -> Error:
-    """Return the mean error of pairs joined by a method: of the class of its time, on a system in sight or left out.
+    """Return the 80 % interval of pairs joined by a method, of the class of its time, on a system in-sample or not.
 
-    Of a method without measured rows, it is the largest error of any other.
+    Of a method without measured rows, it is the widest of any other.
     """
     place, words = _class("joined", seconds, lambda bound: f"{bound * 1e6:.0f} us")
     column = "seen" if seen else "left_out"
     if method not in CARRIED["joined"]:
-        worst = max(part[0] for rows in CARRIED["joined"].values() for part in rows[column] if part)
-        return Error(worst, f"{method}: no public row, {worst:.1%}, the largest error of any other method")
+        known = {name: part for name, rows in CARRIED["joined"].items() for part in rows[column] if part}
+        return _widest(method, known)
     classes = CARRIED["joined"][method][column]
-    value, rows, machines = (classes[place] or max(filter(None, classes), key=lambda found: found[0]))[:3]
+    found = classes[place] or max(filter(None, classes), key=lambda one: one[1] / one[0])
     how = "in-sample of the software costs" if seen else "held out of the software costs"
-    thin = _thin(rows, machines, "system")
-    return Error(value, f"{method} {words}: off by {value:.1%}, the mean of pairs on systems {how}{thin}")
-
-
-_STEPS = _read("step_errors.toml")
-_LAYERS = {True: ("mixture", "mixture-by-dispatcher"), False: ("dense",)}
-"""The classes of steps of models with experts, and of others; rows of some mixtures name a dispatcher."""
-
-
-def step_error(gpu: Gpu, framework: str, mixture: bool = False) -> Error:
-    """Return the mean error of training steps of a framework on a GPU, of models with or without experts.
-
-    Without measured rows of both it is the 90th percentile of the nearest class that has rows: of the same framework,
-    else of the same GPU, else of the same architecture, else of any; of those the one with the most rows. On GPUs of a
-    vendor without any measured step it is the largest of the classes that are not thin.
-    """
-    what = "models with experts" if mixture else "dense models"
-    known = {
-        (on, of): _pool_classes([found[name] for name in _LAYERS[mixture] if name in found])
-        for on, each in _STEPS.items()
-        for of, found in each.items()
-        if any(name in found for name in _LAYERS[mixture])
-    }
-    if (gpu.name, framework) in known:
-        value, bias, rows, _ = known[gpu.name, framework]
-        thin = f" ({count_words(int(rows), 'row')} only)" if rows < _THIN else ""
-        return Error(
-            value,
-            f"{_steps(what, framework)} on {gpu.name} are off by {value:.0%}{_error_side(value, bias, rows)}{thin}",
-        )
-    if gpu.vendor not in measured_vendors():
-        worst = max(most for _, _, rows, most in known.values() if rows >= _THIN)
-        vendor = "AMD" if gpu.vendor == "amd" else gpu.vendor
-        why = (
-            f"no step of {framework} on {gpu.name} was measured, nor any on a GPU of {vendor}, so the calibration "
-            f"residual is that of NVIDIA's steps; expected error wider, {worst:.0%}, which nine of ten of the least "
-            f"exact class of {what} stay below"
-        )
-        return Error(worst, why)
-    kinds = {on: hardware.gpu(on).architecture for on, _ in known}
-    on, of = max(
-        known,
-        key=lambda one: (
-            one[1] == framework, one[0] == gpu.name, kinds[one[0]] == gpu.architecture, known[one][2],
-        ),
-    )  # fmt: skip
-    value, bias, rows, most = known[on, of]
-    none, side = f"no such step is public for {framework} on {gpu.name}", _error_side(value, bias, rows)
-    if rows == 1:
-        return Error(most, f"{none}; the only one near, of {what} with {of} on {on}, is off by {most:.0%}{side}")
-    near = f"of the nearest, {_steps(what, of)} on {on}, nine of ten are off by less than {most:.0%}"
-    return Error(most, f"{none}; {near}{side} ({count_words(int(rows), 'row')})")
-
-
-def _pool_classes(classes: Sequence[Sequence[float]]) -> tuple[float, float, float, float]:
-    """Return the mean, bias, rows and 90th percentile of classes together; the largest of their percentiles."""
-    rows = sum(one[2] for one in classes)
-    mean, bias = (sum(one[at] * one[2] for one in classes) / rows for at in (0, 1))
-    return mean, bias, rows, max(one[3] for one in classes)
-
-
-def _steps(what: str, framework: str) -> str:
-    return f"measured steps of {what} with {framework}"
-
-
-def _error_side(value: float, bias: float, rows: float) -> str:
-    """Return on which side the errors of some rows lie, if most lie on one."""
-    if abs(bias) < value / 2:
-        return ""
-    return f", {'most of them ' * (rows > 1)}{'longer' if bias < 0 else 'shorter'} than Weft says"
+    systems = f"on {found[3]:.0f} system{'s' * (found[3] != 1)}"
+    return _measured(f"{method} {words}", found, f"{systems} {how}")

@@ -1,17 +1,18 @@
-"""Errors by the classes that answers carry: machine or way to join, size, and whether a fit saw the rows.
+"""80 % intervals by the classes that answers carry: machine or way to join, size, and what the fits left out.
 
-`docs/errors.py` writes them into `estimate/model_errors.toml`, where every answer finds the error of its class.
+`docs/errors.py` writes them into `estimate/model_errors.toml`, where every answer finds the interval of its class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from weft import hardware
+from weft.kernels.library import served
 from weft.lab.subjects import Predicted
 
 GEMM_BOUNDS = (20e-6,)
@@ -31,42 +32,96 @@ SERVED_CLASSES = {
     "small_operators": ("operator",),
     "serving": ("framework", "layers", "quantity"),
 }
-"""The labels by which the errors of each kind of kernels of inference, and of served loads, are carried."""
+"""The labels by which the intervals of each kind of kernels of inference, and of served loads, are carried."""
 
 Class = list[float]
-"""Mean error, rows, machines, and 90th percentile of the errors of a class; empty without rows."""
+"""Both ends of the 80 % interval of measured / predicted, rows and machines of a class; empty without rows."""
+TAIL = 0.1
+"""Share of rows below an interval, and above it."""
+_THIN = 10
+"""Rows below which a class takes the wider of its own interval and that of all rows of its kind."""
+_CLOSEST = 1e-3
+"""Least distance of an end from the prediction."""
 
 
-def class_errors(
-    shipped: Sequence[Predicted], machine_left_out: Sequence[Predicted], system_left_out: Sequence[Predicted]
-) -> dict[str, Any]:
-    """The errors of each class: as shipped by machine, and with each machine or system left out of the fits.
+def class_errors(by: Mapping[Any, Sequence[Predicted]]) -> dict[str, Any]:
+    """Return the 80 % interval of each class from predictions by protocol (`weft.lab.bar.predicted_by`).
 
-    GEMMs are those in bf16 and fp16; collectives run in one node by the library's own test; pairs joined by software
-    are those with a measured time; GEMMs beside a collective have their largest error.
+    Rows count as some fit left them out: GEMMs and collectives held out of the fit of their machine, or with their
+    machine left out; pairs joined by software with their system left out, exchanges their number of ranks, loads their
+    model, kernels of inference their GPU. Where rows of the case's own machine are known, residuals of kernels of
+    inference, of the fit to n rows by p values, count n / (n - p) times. GEMMs are those in bf16 and fp16; collectives
+    run in one node by the library's own test; pairs are those with a measured time; GEMMs beside a collective have
+    their largest error.
     """
-    gemms, unseen_gemms = (_gemms(_frame(parts, "gemm")) for parts in (shipped, machine_left_out))
-    moved, unseen = (_own_tests(_frame(parts, "collective")) for parts in (shipped, machine_left_out))
-    left = {"gemm": _by_size(unseen_gemms, GEMM_BOUNDS)}
-    left |= {name: _by_bytes(unseen[unseen["collective"] == name]) for name in sorted(set(moved["collective"]))}
+    shipped = by.get("as shipped", ())
+    held, unseen = by.get("held out", ()), by.get("leave one out", ())
+    gemms, left_gemms = (_gemms(_frame(parts, "gemm")) for parts in (_known(shipped, held), unseen))
+    moved, left_moved = (_own_tests(_frame(parts, "collective")) for parts in (_known(shipped, held), unseen))
+    over = _own_tests(_frame(_known(shipped, held), "collective"), over_nodes=True)
+    left = {"gemm": _by_size(left_gemms, GEMM_BOUNDS, left_gemms)}
+    left |= {
+        name: _by_bytes(left_moved[left_moved["collective"] == name], left_moved)
+        for name in sorted(set(moved["collective"]))
+    }
+    tabled = [kind for kind in SERVED_CLASSES if kind != "serving"]
+    own = {kind: _frame(_widened(shipped), kind) for kind in tabled}
+    apart = {kind: _frame(by.get("GPU left out", ()), kind) for kind in tabled}
+    exchanges = _frame(by.get("ranks left out", ()) or shipped, "exchange")
+    loads = _frame(by.get("model left out", ()) or shipped, "serving")
     return {
         "bounds": {"gemm": GEMM_BOUNDS, "collective": COLLECTIVE_BOUNDS, "joined": JOINED_BOUNDS},
-        "gemm": {name: _by_size(rows, GEMM_BOUNDS) for name, rows in gemms.groupby("machine", sort=False)},
-        "collective": {
-            machine: {name: _by_bytes(some) for name, some in rows.groupby("collective")}
-            for machine, rows in moved.groupby("machine", sort=False)
-        },
-        "over_nodes": {
-            machine: {name: _by_bytes(some) for name, some in rows.groupby("collective")}
-            for machine, rows in _own_tests(_frame(shipped, "collective"), over_nodes=True).groupby(
-                "machine", sort=False
-            )
-        },
+        "gemm": {name: _by_size(rows, GEMM_BOUNDS, gemms) for name, rows in gemms.groupby("machine", sort=False)},
+        "collective": _collectives(moved),
+        "over_nodes": _collectives(over),
         "left_out": left,
-        "joined": _join_classes(*(_timed_rows(_frame(parts, "overlap")) for parts in (shipped, system_left_out))),
+        "joined": _join_classes(*(_timed_rows(_frame(parts, "overlap")) for parts in (shipped, by.get("system left out", ())))),
         "beside": _beside(_frame(shipped, "contention")),
-        "exchange": _by(_frame(shipped, "exchange"), "library"),
-        **{kind: _by(_frame(shipped, kind), *labels) for kind, labels in SERVED_CLASSES.items()},
+        "exchange": _by(exchanges, "library"),
+        **{kind: _by(own[kind], *SERVED_CLASSES[kind]) for kind in tabled},
+        "serving": _by(loads, *SERVED_CLASSES["serving"]),
+        "gpu_left_out": {kind: _by(apart[kind], *SERVED_CLASSES[kind]) for kind in tabled},
+        "gpus": {
+            kind: {
+                name: sorted(set(rows["machine"]))
+                for name, rows in own[kind].groupby(_named(own[kind], SERVED_CLASSES[kind]))
+            }
+            for kind in tabled
+            if len(own[kind])
+        },
+    }
+
+
+def _known(shipped: Sequence[Predicted], held: Sequence[Predicted]) -> list[Predicted]:
+    """Return rows held out of the fit of their machine; as shipped, those of machines without a fit of their own."""
+    fitted = {part.subject.name for part in held}
+    return [*held, *(part for part in shipped if part.subject.name not in fitted)]
+
+
+def _widened(shipped: Sequence[Predicted]) -> list[Predicted]:
+    """Return rows as shipped, with residuals as large as those of rows that their table's fit does not see.
+
+    On average a fit of p values to n rows makes the residual of a row 1 - p / n times that without it.
+    """
+    counts: dict[str, int] = {}
+    for part in shipped:
+        for name in () if part.subject.tables is None else part.subject.tables.tolist():
+            counts[name] = counts.get(name, 0) + 1
+    return [part if part.subject.tables is None else _without_itself(part, counts) for part in shipped]
+
+
+def _without_itself(part: Predicted, counts: Mapping[str, int]) -> Predicted:
+    tables, known = part.subject.tables, served.tables()
+    assert tables is not None
+    share = np.array([1 - min(len(known.get(name, ())) / counts[name], 0.5) for name in tables.tolist()])
+    residual = np.log(part.subject.measured / part.seconds) / share
+    return Predicted(part.subject, part.subject.measured / np.exp(residual))
+
+
+def _collectives(rows: pd.DataFrame) -> dict[str, dict[str, list[Class]]]:
+    return {
+        machine: {name: _by_bytes(some, rows) for name, some in of.groupby("collective")}
+        for machine, of in rows.groupby("machine", sort=False)
     }
 
 
@@ -81,7 +136,8 @@ def _frame(parts: Sequence[Predicted], kind: str) -> pd.DataFrame:
     rows.loc[unnamed, "machine"] = (
         [hardware.system(name).name for name in rows["system"][unnamed]] if any(unnamed) else []
     )
-    return rows.assign(off=np.abs((rows["predicted"] / rows["measured"] - 1).astype(float)))
+    off = np.abs((rows["predicted"] / rows["measured"] - 1).astype(float))
+    return rows.assign(off=off, ratio=(rows["measured"] / rows["predicted"]).astype(float))
 
 
 def _gemms(rows: pd.DataFrame) -> pd.DataFrame:
@@ -101,19 +157,22 @@ def _join_classes(shipped: pd.DataFrame, left: pd.DataFrame) -> dict[str, dict[s
     """By way to join: pairs as shipped, and with each system left out of the fit of software costs."""
     return {
         way: {
-            protocol: _by_size(rows[rows["join"] == way], JOINED_BOUNDS)
+            protocol: _by_size(rows[rows["join"] == way], JOINED_BOUNDS, rows)
             for protocol, rows in (("seen", shipped), ("left_out", left))
         }
         for way in shipped["join"].unique()
     }
 
 
+def _named(rows: pd.DataFrame, labels: Sequence[str]) -> Any:
+    return rows[[*labels]].astype(str).agg("-".join, axis=1)
+
+
 def _by(rows: pd.DataFrame, *labels: str) -> dict[str, Class]:
-    """The error of rows by some labels, joined by hyphens, as shipped."""
+    """The interval of rows by some labels, joined by hyphens."""
     if rows.empty:
         return {}
-    names = rows[[*labels]].astype(str).agg("-".join, axis=1)
-    return {name: _error(some) for name, some in rows.groupby(names)}
+    return {name: interval(some, rows) for name, some in rows.groupby(_named(rows, labels))}
 
 
 def _beside(rows: pd.DataFrame) -> dict[str, Any]:
@@ -124,19 +183,42 @@ def _beside(rows: pd.DataFrame) -> dict[str, Any]:
     return {"largest": round(rows["off"].max(), 3), "cells": cells, "systems": sorted(set(rows["system"]))}
 
 
-def _by_bytes(rows: pd.DataFrame) -> list[Class]:
-    return _by_size(rows, COLLECTIVE_BOUNDS, "bytes")
+def _by_bytes(rows: pd.DataFrame, kind: pd.DataFrame) -> list[Class]:
+    return _by_size(rows, COLLECTIVE_BOUNDS, kind, "bytes")
 
 
-def _by_size(rows: pd.DataFrame, bounds: Sequence[float], size: str = "measured") -> list[Class]:
-    """The error of each class of size: below the first bound, from there to the next, and so on."""
+def _by_size(rows: pd.DataFrame, bounds: Sequence[float], kind: pd.DataFrame, size: str = "measured") -> list[Class]:
+    """The interval of each class of size: below the first bound, from there to the next, and so on."""
     places = np.searchsorted(bounds, rows[size].astype(float), side="right")
-    return [_error(rows[places == place]) for place in range(len(bounds) + 1)]
+    return [interval(rows[places == place], kind) for place in range(len(bounds) + 1)]
 
 
-def _error(rows: pd.DataFrame) -> Class:
-    """The mean over machines of the mean error of their rows, as a machine that comes next is any of them."""
+def interval(rows: pd.DataFrame, kind: pd.DataFrame) -> Class:
+    """Return the 80 % interval of measured / predicted of a class, where each machine weighs alike.
+
+    A class with few rows takes the wider of its interval and that of all rows of its `kind`.
+    """
     if rows.empty:
         return []
-    each = rows.groupby("machine")["off"].mean()
-    return [round(float(each.mean()), 3), len(rows), len(each), round(float(rows["off"].quantile(0.9)), 3)]
+    low, high = ends(rows["ratio"], rows["machine"])
+    if len(rows) < _THIN:
+        least, most = ends(kind["ratio"], kind["machine"])
+        low, high = min(low, least), max(high, most)
+    low, high = min(low, 1 - _CLOSEST), max(high, 1 + _CLOSEST)
+    return [round(low, 3), round(high, 3), len(rows), rows["machine"].nunique()]
+
+
+def ends(ratio: pd.Series[float], machine: pd.Series[str]) -> tuple[float, float]:
+    """Return the conformal ends of the 80 % interval of ratios: n + 1 rows of which the next one is any.
+
+    Every machine has the same weight, as the next row may be of any.
+    """
+    values, weights = ratio.to_numpy(), 1 / machine.map(machine.value_counts()).to_numpy()
+    order = values.argsort()
+    values, weights = values[order], weights[order] / weights.sum()
+    count = len(values)
+    tail = max(TAIL - (1 - TAIL) / count, 0.0) + 1e-9  # the next row is one more on the outer side
+    low, high = (
+        min(int(np.searchsorted(side.cumsum(), tail, side="right")), count - 1) for side in (weights, weights[::-1])
+    )
+    return float(values[low]), float(values[::-1][high])

@@ -24,6 +24,7 @@ from weft.lab.catalog import Target, show_parameter
 from weft.lab.classes import class_errors
 from weft.lab.error_tables import errors_table
 from weft.lab.page import ValidationReport, write_validation
+from weft.lab.step_classes import step_classes
 from weft.lab.tables import Kind
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -65,11 +66,7 @@ def validate(
         done = run.validate(data, gpus=gpus or (), libraries=libraries or (), kinds=_kinds(kinds), progress=progress)
         by = predicted_by(done, progress) if bar else {}
     lines = [line.to_dict() for line in judge_demands(by)] if by else []
-    more = (
-        {"bar": lines, "classes": class_errors(by["as shipped"], by["leave one out"], by["system left out"])}
-        if by
-        else {}
-    )
+    more = {"bar": lines, "classes": class_errors(by), "steps": step_classes(by)} if by else {}
     save = json_of(done, **more)
     report = ValidationReport(done, lines)
     outputs.show(report, save, files={"validation.json": save}, page=partial(write_validation, report))

@@ -12,7 +12,8 @@ from weft.core.answer import to_plain
 from weft.core.errors import InputError
 from weft.core.options import SUSTAINED, Fidelity, RunOptions
 from weft.core.units import format_time
-from weft.estimate.errors import Error, step_error
+from weft.estimate.errors import Error
+from weft.estimate.step_errors import ratio_error, step_error
 from weft.hardware import System
 from weft.models import Transformer, load_model
 from weft.models.counts import hardware_flops, utilisation
@@ -26,7 +27,7 @@ from weft.step.clock import meetings, train
 from weft.step.corun import CoRunWindow
 from weft.step.memory import memory
 from weft.step.result.memory import Memory
-from weft.step.result.step import CONVENTION, RESIDUAL, Step, add_parts, exposed_part
+from weft.step.result.step import CONVENTION, RESIDUAL, Step, add_parts, compared, exposed_part
 
 _WORDS = {
     exposed_part("tp"): "tensor-parallel communication",
@@ -58,7 +59,7 @@ ALIKE = 0.02
 of steps, of which most are common to plans that are alike]."""
 _ROOM = 0.025
 """Share of a GPU's memory below which two plans leave as much of it free [assumed, 0.01 to 0.05]."""
-_NO_ERROR = Error(0.0, "")
+_NO_ERROR = Error(1.0, 1.0, "")
 _FOLLOW = ("dp", "order")
 """Fields of a plan that its command leaves out, as they follow from the others."""
 _STATED = ("batch", "sequence", "zero")
@@ -67,7 +68,7 @@ _STATED = ("batch", "sequence", "zero")
 
 @dataclass(frozen=True)
 class Setting:
-    """What a plan was timed on, and the known `error` of steps of the framework on the GPU."""
+    """What a plan was timed on, and the 80 % interval (`error`) of steps of the framework on the GPU."""
 
     model: Transformer
     system: System
@@ -81,7 +82,7 @@ class Planned(PlannedDeployment[TrainingPlan]):
     """A plan with its step time [s] and the peak of memory of its fullest GPU [bytes].
 
     `estimated_s` is the step time in closed forms, `fidelity` says where `step_time_s` comes from. `tied` says that the
-    range of the step time meets that of the best plan, `place` is the rank by closed forms alone, from 1.
+    80 % interval of the ratio of its step time and the best plan's holds 1, `place` is the rank by closed forms alone.
     """
 
     plan: TrainingPlan
@@ -113,14 +114,21 @@ class Planned(PlannedDeployment[TrainingPlan]):
         return int(self.setting.system.gpu.memory.capacity)
 
     @property
-    def error(self) -> float:
-        """How far steps of the framework on the GPU are from measured ones, relative to them."""
-        return self.setting.error.value
-
-    @property
-    def range_s(self) -> tuple[float, float]:
-        """The step time less and plus the known error [s]."""
+    def interval_s(self) -> tuple[float, float]:
+        """Both ends of the 80 % interval of the step time [s]."""
         return self.setting.error.around(self.step_time_s)
+
+    def ratio_error(self, other: Planned) -> Error:
+        """Return the 80 % interval of the ratio of the step times of two plans, relative to the predicted."""
+        mine, theirs = (
+            compared(one.setting.model, one.setting.system, one.plan, one.setting.framework) for one in (self, other)
+        )
+        return ratio_error(mine, theirs)
+
+    def is_tied(self, best: Planned) -> bool:
+        """Whether Weft cannot resolve which of two plans is faster."""
+        low, high = self.ratio_error(best).around(self.step_time_s / best.step_time_s)
+        return low <= 1 <= high
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
@@ -228,7 +236,7 @@ class Planned(PlannedDeployment[TrainingPlan]):
         """Return the plan as plain data: every degree, times [s], bytes, and why."""
         return to_plain(
             **self.plan.to_dict(), micro_batches=self.plan.micro_batches, framework=self.setting.framework.name,
-            step_time_s=self.step_time_s, range_s=self.range_s, tied=self.tied, fidelity=self.fidelity,
+            step_time_s=self.step_time_s, interval_80_s=self.interval_s, tied=self.tied, fidelity=self.fidelity,
             estimated_s=self.estimated_s, estimated_rank=self.place, tokens_per_s_per_gpu=self.tokens_per_s_per_gpu,
             mfu=self.mfu, peak_bytes=self.peak_bytes, capacity_bytes=self.capacity, feasible=self.feasible,
         )  # fmt: skip
@@ -240,7 +248,7 @@ class Plans(PlanAnswer[Planned]):
 
     The `front` are the plans that no other one beats in step time, peak of memory and number of GPUs at once. `refined`
     counts the plans that were timed again with the engine's windows, `moved` those of them whose rank changed.
-    `why_range` names the measured steps behind the ranges. `timed` are the plans that fit and
+    `evidence` names the measured steps behind the intervals. `timed` are the plans that fit and
     were timed, best first; bounds exclude others, which `time_all` times. `launcher` is what all of them can be
     started with, if the search was limited to one. `between` are the fields for which several values were stated to
     choose from.
@@ -253,7 +261,7 @@ class Plans(PlanAnswer[Planned]):
     timed: tuple[Planned, ...] = field(default=(), repr=False)
     refined: int = 0
     moved: int = 0
-    why_range: str = ""
+    evidence: str = ""
     launcher: str = ""
     notes: tuple[str, ...] = ()
     between: tuple[str, ...] = ()
@@ -302,7 +310,7 @@ class Plans(PlanAnswer[Planned]):
             plans=[{**one.to_dict(), "why": one.why} for one in self.plans], command=self.best.command,
             runner_up=self.runner_up, searched=self.searched, rejected=self.rejected,
             **self._launch_data() if self.launcher else {}, front=self.front,
-            refined=self.refined, rank_changed=self.moved, why_range=self.why_range, notes=self.notes,
+            refined=self.refined, rank_changed=self.moved, evidence=self.evidence, notes=self.notes,
             wall_s=self.wall_s,
         )  # fmt: skip
 

@@ -112,7 +112,7 @@ class Scaling(Answer):
     """Steps of a model on machines of the future, and what methods of overlap change there.
 
     `system` is the machine of today, whose rates the points are multiples of. `compute_error` and `network_error` are
-    how far the times of GEMMs and of collectives are from measured ones on it, `errors` says of which rows.
+    half the 80 % intervals of GEMMs and of collectives on it, `errors` says from which rows.
     """
 
     kind = "scaling"

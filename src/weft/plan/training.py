@@ -19,7 +19,7 @@ from weft.core.errors import InputError, check_name, check_type, check_whole, sh
 from weft.core.options import RESERVE, SUSTAINED, RunOptions
 from weft.core.store import Store
 from weft.core.store.task import question
-from weft.estimate.errors import step_error
+from weft.estimate.step_errors import step_error
 from weft.hardware import System
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
@@ -185,14 +185,11 @@ class TrainingSearch(Workload[TrainingPlan | Planned, Planned, Plans]):
         moved = sum(one.place != place for place, one in enumerate(best[: len(refined)], 1))
         if self.objective != "memory":
             best = roomiest_first(best)
-        low, high = best[0].range_s
         return Plans(
             model=of.model,
             system=of.system,
             objective=self.objective,
-            plans=tuple(
-                replace(one, tied=one.range_s[0] <= high and one.range_s[1] >= low) for one in best[: self.top]
-            ),
+            plans=tuple(replace(one, tied=one.is_tied(best[0])) for one in best[: self.top]),
             searched=searched,
             rejected=dict(search.infeasible.most_common()),
             wall_s=search.wall_s,
@@ -200,7 +197,7 @@ class TrainingSearch(Workload[TrainingPlan | Planned, Planned, Plans]):
             timed=tuple(best),
             refined=len(refined),
             moved=moved,
-            why_range=best[0].setting.error.why,
+            evidence=best[0].setting.error.why,
             launcher=self.launcher,
             notes=(*_notes(len(refined), len(wanted)), *self._search_sentences(best[0].setting.framework)),
             between=self.between,

@@ -315,10 +315,10 @@ class Serving(Answer):
             output_tokens_per_s=self.output_tokens_per_s,
             input_tokens_per_s=self.input_tokens_per_s,
             output_tokens_per_s_per_gpu=self.output_tokens_per_s_per_gpu,
-            output_tokens_per_s_range=self.output_tokens_per_s_range,
+            output_tokens_per_s_interval_80=self.output_tokens_per_s_interval,
             ttft_s=self.ttft,
             tpot_s=self.tpot,
-            tpot_range_s=self.tpot_range,
+            tpot_interval_80_s=self.tpot_interval,
             latency_s=self.latency,
             goodput=self.goodput,
             slo_attainment=self.slo_attainment,
@@ -472,20 +472,20 @@ class Serving(Answer):
 
     @property
     def error(self) -> Error | None:
-        """The mean error of its class of served loads; None where no row is public."""
+        """The 80 % interval of its class of served loads; None where no row is public."""
         return load_error(self.framework, bool(self.model.experts), self.system.gpu)
 
     @property
-    def tpot_range(self) -> tuple[float, float] | None:
-        """The mean TPOT less and plus its error [s]; None where either is missing."""
+    def tpot_interval(self) -> tuple[float, float] | None:
+        """Both ends of the 80 % interval of the mean TPOT [s]; None where no row is public, or no token follows."""
         return self.error.around(self.tpot["mean"]) if self.error and self.tpot else None
 
     @property
-    def output_tokens_per_s_range(self) -> tuple[float, float] | None:
+    def output_tokens_per_s_interval(self) -> tuple[float, float] | None:
         """Tokens of answers per second if steps are longer or shorter by the error; None where arrivals decide it."""
         if not self.error or (self.offered and not self.overloaded):
             return None
-        return self.output_tokens_per_s / (1 + self.error.value), self.output_tokens_per_s / (1 - self.error.value)
+        return self.output_tokens_per_s / self.error.high, self.output_tokens_per_s / self.error.low
 
     @cached_property
     def latency(self) -> Mapping[str, float] | None:

@@ -60,18 +60,18 @@ class Measured:
 
 
 def judge_step(step: Step, measured: Measured, options: RunOptions = SUSTAINED) -> Step:
-    """The step with sentences on a measured one: whether it lies in the predicted range, where the difference may lie,
+    """The step with sentences on a measured one: whether it lies in the 80 % interval, where the difference may lie,
     and the three changes of the plan that would gain most.
     """
-    took, (low, high) = measured.seconds(step), step.range_s
+    took, (low, high) = measured.seconds(step), step.interval_s
     off = took / step.seconds - 1
     said = f"Measured {format_time(took, 3)} is {abs(off):.0%} {'longer' if off > 0 else 'shorter'} than predicted"
     if low <= took <= high:
-        said += ", within the range of the known error: as is to be expected."
+        said += ", within the 80 % interval: as is to be expected."
     elif took > high:
-        said += f", {format_time(took - high, 3)} beyond the range: something costs more than it should."
+        said += f", {format_time(took - high, 3)} beyond the 80 % interval: something costs more than it should."
     else:
-        said += ", below the range: check what was timed, and what the plan computes."
+        said += ", below the 80 % interval: check what was timed, and what the plan computes."
     lost = {
         name: part for name, part in step.parts.items() if name not in _NEEDED and part > _WORTH_A_LOOK * step.seconds
     }

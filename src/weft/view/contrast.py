@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weft.core.contrast import Contrast
+from weft.core.contrast import UNRESOLVED, Contrast
 from weft.core.report import Figure, Report, Table
 from weft.core.report.table import number, text
 from weft.step.result.memory import Memory
@@ -47,13 +47,23 @@ class ContrastReport(Report[Contrast]):
         lead = f"With {best} {what} {takes} {seconds(now)} instead of {seconds(was)}: "
         if abs(gain - 1) < _ALIKE:
             lead = f"With {best} {what} {takes} as long, {seconds(now)}: "
-            gained = "no difference that Weft can see."
+            gained = f"{UNRESOLVED}."
         else:
-            gained = f"{gain:.3g} times as fast." if gain > 1 else f"{1 / gain:.3g} times as long."
+            gained = f"{gain:.3g} times as fast{self._resolved(best)}."
+            if gain < 1:
+                gained = f"{1 / gain:.3g} times as long{self._resolved(best)}."
         if len(answer.other_answers) > 1:
             lead = f"Of {len(answer.other_answers)} ways {best} is fastest, {seconds(now)} instead of {seconds(was)}: "
         needs = getattr(answer.answers[best], "needs", ()) if len(answer.other_answers) == 1 else ()
         return [*self._misfits(), lead + gained, *self._frameworks(), *self._bound(), *needs]
+
+    def _resolved(self, label: str) -> str:
+        """Return the 80 % interval of a change's ratio and the verdict, to follow the ratio; "" where none is known."""
+        interval = self.answer.speedup_interval(label)
+        if interval is None:
+            return ""
+        low, high = interval if self.answer.speedup(label) > 1 else (1 / interval[1], 1 / interval[0])
+        return f" (80 % interval {low:.3g} to {high:.3g}): {self.answer.verdict(label)}"
 
     def _frameworks(self) -> list[str]:
         """Whose defaults both steps have, and what a change gains by the fastest of today's frameworks for each."""
@@ -172,17 +182,19 @@ class ContrastReport(Report[Contrast]):
         rows = []
         for name, one in self.answer.answers.items():
             if self.answer.has_overload:
-                rows.append((name, float(one.requests_per_s), self.answer.speedup(name), None, ""))
+                rows.append((name, float(one.requests_per_s), self.answer.speedup(name), "", None, ""))
                 continue
             exposed = sum(getattr(one, "exposed", {}).values()) / float(one.seconds)
             needs = " ".join(getattr(one, "needs", ()))
-            rows.append((name, float(one.seconds) * scale, self.answer.speedup(name), exposed, needs))
+            verdict = "" if one is self.answer.first else self.answer.verdict(name)
+            rows.append((name, float(one.seconds) * scale, self.answer.speedup(name), verdict, exposed, needs))
         rows[1:] = sorted(rows[1:], key=lambda row: row[1])
         time = number("time", "time", unit, _three)
         columns = [
             text("changed", "with"),
             number("requests_per_s", "requests/s", "", ",.3g") if self.answer.has_overload else time,
             number("gain", "times as fast", "", ".3f"),
+            text("verdict", "by its 80 % interval"),
             number("exposed", "exposed communication", "", ".1%"),
             text("needs", "note", prose=True),
         ]
@@ -195,6 +207,8 @@ class ContrastReport(Report[Contrast]):
             alike.setdefault(reason, []).append(name)
         out = [f"{', '.join(names)}: left out, {reason}" for reason, names in alike.items()]
         out += self._differing()
+        if why := getattr(self.answer.ratio_error(self.answer.best), "why", ""):
+            out.append(f"{why[:1].upper()}{why[1:]}.")
         others = [one.report().notes()[-1:] for one in self.answer.answers.values() if hasattr(one, "error")]
         return [*out, *dict.fromkeys(note for notes in (self._first_report().notes()[-1:], *others) for note in notes)]
 

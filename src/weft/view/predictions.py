@@ -14,7 +14,6 @@ from weft.core.units import format_bytes, format_time
 from weft.estimate import Estimate
 from weft.estimate.answer import FloatArray
 from weft.estimate.errors import (
-    CARRIED,
     attention_error,
     collective_error,
     exchange_error,
@@ -193,10 +192,10 @@ class GemmReport(PredictionReport):
         return " x ".join(map(str, sizes)), case["dtype"]
 
     def error(self, machine: str, case: Mapping[str, Any]) -> str:
-        """Return the mean error of GEMMs of that time on the GPU."""
+        """Return the 80 % interval of GEMMs of that time on the GPU."""
         if "library" in case:
             what = "-".join(filter(None, (library("gemm", case["library"]).name, case["dtype"], case["weights"])))
-            return served_error("gemm_lowbit", what).why
+            return served_error("gemm_lowbit", what, _gpu(machine)).why
         return gemm_error(machine, case["time_us"] * 1e-6).why
 
 
@@ -225,9 +224,9 @@ class OperatorReport(PredictionReport):
     def error(self, machine: str, case: Mapping[str, Any]) -> str:
         """Return what is known of the errors of such operators, or of attention by a library."""
         if self._by_library and "query" not in case:
-            return served_error("small_operators", case["operator"]).why
+            return served_error("small_operators", case["operator"], _gpu(machine)).why
         if self._by_library:
-            return attention_error(case["library"], case["query"], case["keys"]).why
+            return attention_error(case["library"], case["query"], case["keys"], _gpu(machine)).why
         if case["operator"] == "attention_fused":
             return "" if (gpu := system(machine).gpu).vendor == "none" else fused_attention_error(gpu).why
         return unknown_error(case["operator"])
@@ -249,10 +248,10 @@ class CollectiveReport(PredictionReport):
         return format_bytes(case["bytes"], digits=4), str(case["by"])
 
     def error(self, machine: str, case: Mapping[str, Any]) -> str:
-        """Return the mean error of the collective at that size on the system's GPU."""
+        """Return the 80 % interval of the collective at that size on the system's GPU."""
         gpu = system(machine).gpu
         if str(case["by"]).endswith("-shot") and "library" in case:
-            return served_error("all_reduce", f"{case['library']}-{case['called']}").why
+            return served_error("all_reduce", f"{case['library']}-{case['called']}", gpu.name).why
         if case["by"] == "nvls" and case["collective"] != "all_reduce":
             return _HALF_BY_SWITCH.format(case["collective"])
         if gpu.vendor == "none":
@@ -360,8 +359,8 @@ class ExpertsReport(PredictionReport):
         return case["library"], f"{case['rows']:,}", format_time(case["even_us"] * 1e-6, digits=3)
 
     def error(self, machine: str, case: Mapping[str, Any]) -> str:
-        """Return the mean error of experts by the library and format; empty for training libraries."""
-        return served_error("experts", f"{case['library']}-{case['dtype']}").why if "experts" in CARRIED else ""
+        """Return the 80 % interval of experts by the library and format."""
+        return served_error("experts", f"{case['library']}-{case['dtype']}", _gpu(machine)).why
 
     def sentences(self) -> list[str]:
         """Return how long the experts take with each library, and what uneven loads cost."""
@@ -384,7 +383,7 @@ def join_table(found: Joins) -> Table:
         for place, way in enumerate(found.ways)
     ]
     columns = [
-        text("method"), microseconds("time", "time", 0), number("error", "off by", format_=".0%"),
+        text("method"), microseconds("time", "time", 0), number("error", "80 % interval, half", format_=".0%"),
         times_faster("speedup", "speedup", "{:.2f}×"), times_faster("low", "from", "{:.2f}×"),
         times_faster("high", "to", "{:.2f}×"), text("pays", "pays?"),
     ]  # fmt: skip
@@ -493,3 +492,8 @@ def collective_time_parts(one: Predicted) -> Figure:
         f"Where does the time go, on {one.machine}?", Table(columns, rows), lane="size", value="time_us",
         color=Color("part", colors), share=True,
     ).with_caption("Launch and latency where a collective is small, links where it is large.")  # fmt: skip
+
+
+def _gpu(machine: str) -> str:
+    """Return the name of the GPU of a machine, or of a GPU."""
+    return system(machine).gpu.name

@@ -44,7 +44,7 @@ class ServingReport(SystemReport[Serving]):
         model = f"{answer.model.title} ({answer.format.words})"
         tokens = (
             f"{answer.output_tokens_per_s:,.0f} output tokens/s ({answer.output_tokens_per_s_per_gpu:,.0f} per GPU"
-            f"{_between(answer.output_tokens_per_s_range, '{:,.0f}'.format)})"
+            f"{_between(answer.output_tokens_per_s_interval, '{:,.0f}'.format)})"
         )
         if answer.overloaded:
             lead = (
@@ -117,8 +117,8 @@ class ServingReport(SystemReport[Serving]):
 
 
 def _between(range_: tuple[float, float] | None, written: Callable[[float], str]) -> str:
-    """Return a range by the error of its class, to follow a value; nothing where none is known."""
-    return f"; expected error: {written(range_[0])} to {written(range_[1])}" if range_ else ""
+    """Return the 80 % interval of its class, to follow a value; nothing where none is known."""
+    return f"; 80 % interval {written(range_[0])} to {written(range_[1])}" if range_ else ""
 
 
 def _latencies(answer: Serving) -> str:
@@ -126,7 +126,7 @@ def _latencies(answer: Serving) -> str:
     ttft, tpot = answer.ttft or {}, answer.tpot
     words = f"TTFT {seconds(ttft['mean'])} (p99 {seconds(ttft['p99'])})"
     if tpot:
-        sure = _between(answer.tpot_range, seconds)
+        sure = _between(answer.tpot_interval, seconds)
         words += f", TPOT {seconds(tpot['mean'])} (p99 {seconds(tpot['p99'])}{sure})"
     return words
 

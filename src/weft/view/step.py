@@ -57,13 +57,13 @@ class StepReport(SystemReport[Step]):
 
     def sentences(self) -> list[str]:
         """Return the time, throughput and utilization, what dominates, what is lost, and to what; whether it fits."""
-        answer, plan, (low, high) = self.answer, self.answer.plan, self.answer.range_s
+        answer, plan, (low, high) = self.answer, self.answer.plan, self.answer.interval_s
         what = f"{answer.model.title} on {plan.gpus:,} GPUs"
         misfit = answer.memory is not None and not answer.memory.fits
         took = "A step would take" if misfit else f"{what}: step time"
         lead = (
             f"{took} {seconds(answer.seconds)} "
-            f"({seconds(low)} to {seconds(high)}), "
+            f"(80 % interval {seconds(low)} to {seconds(high)}), "
             f"{answer.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, MFU {answer.mfu:.1%}"
             + (f", HFU {answer.hfu:.1%}" if answer.hfu > 1.001 * answer.mfu else "")
             + f" of the {plan.dtype} peak{_more(answer)}, with attention counted in full."
@@ -270,7 +270,7 @@ def _elsewhere(answer: Step) -> str:
         return ""
     best = min(answer.elsewhere, key=answer.elsewhere.__getitem__)
     took = answer.elsewhere[best]
-    if took >= answer.range_s[0] and took > answer.seconds / _MUCH_FASTER:
+    if took >= answer.interval_s[0] and took > answer.seconds / _MUCH_FASTER:
         return ""
     return f" As {best} runs it, a step takes {seconds(took)}, {answer.seconds / took:.2f} times as fast."
 

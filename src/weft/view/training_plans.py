@@ -33,14 +33,14 @@ _LEAST_CHANGE = 1e-3
 def verdict(answer: Plans) -> list[str]:
     """The answer in five sentences: the plan, its time, its memory and what binds, the runner-up, and what is tied."""
     best = answer.best
-    low, high = best.range_s
+    low, high = best.interval_s
     room = f"{best.peak_bytes / 1e9:.1f} GB of {best.capacity / 1e9:.0f} GB"
     where = f"{best.gpus:,} GPUs of {answer.system.name}"
     run = f"Run {answer.model.title} on {where} with {words(best.plan)}, as {best.setting.framework.name} does."
     rate = f"{best.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, MFU {best.mfu:.1%} of the {best.plan.dtype} peak"
     return [
         run,
-        f"A step takes {seconds(best.step_time_s)} ({seconds(low)} to {seconds(high)}): {rate}.",
+        f"A step takes {seconds(best.step_time_s)} (80 % interval {seconds(low)} to {seconds(high)}): {rate}.",
         f"Its fullest GPU needs {room}: {best.why}.",
         f"{answer.runner_up}." if answer.runner_up else "No other plan fits.",
         _ties(answer),
@@ -89,11 +89,12 @@ def _fastest(named: Iterable[tuple[str, Planned]]) -> list[tuple[str, float]]:
 
 
 def _ties(answer: Plans) -> str:
-    known = f"±{answer.best.error:.0%} is the known error: {answer.why_range}"
-    tied = _count_tied(answer)
+    tied, known = _count_tied(answer), f"step times: {answer.evidence}"
     if not tied:
         return f"No other plan is so near that it could be the faster one; {known}."
-    return f"{tied} other plan{'s' * (tied > 1)} of the {len(answer.plans)} best could be as fast; {known}."
+    others = f"{tied} other plan{'s' * (tied > 1)} of the {len(answer.plans)} best"
+    last = next(one for one in reversed(answer.plans) if one.tied)
+    return f"Weft cannot resolve whether {others} are faster ({last.ratio_error(answer.best).why}); {known}."
 
 
 def _count_tied(answer: Plans) -> int:

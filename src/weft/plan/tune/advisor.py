@@ -137,13 +137,13 @@ class _Advisor:
         return both if both.rounds > 1 and both.makespan > (1 + ALIKE) * fewer.makespan_s else None
 
     def _model_doubts(self, case: LookedUpPair, advice: Advice) -> list[Doubt]:
-        """Return the range of the speedup from the known errors of the models."""
+        """Return the range of the speedup from the 80 % intervals of the models."""
         gpu, best = self.tables.gpu, advice.best
         of_gemm = gemm_error(gpu.name, advice.alone.gemm_s)
         moved = collective_error(gpu.name, self.collective.name, self.collective.bytes)
         factors = {
-            of_gemm.why: [(1 + off, 1.0) for off in (-of_gemm.value, of_gemm.value)],
-            moved.why: [(1.0, 1 + off) for off in (-moved.value, moved.value)],
+            of_gemm.why: [(end, 1.0) for end in (of_gemm.low, of_gemm.high)],
+            moved.why: [(1.0, end) for end in (moved.low, moved.high)],
         }
         doubts = [
             _doubt(why, [self._speedup_if(case, best, *pair) for pair in pairs]) for why, pairs in factors.items()
@@ -159,7 +159,7 @@ class _Advisor:
         return (other.gemm_s + other.collective_s) / (makespan * best.makespan_s / best.forecast_s)
 
     def _assumed_doubts(self, advice: Advice) -> Iterator[Doubt]:
-        """The range of the speedup from each assumed value at both ends of its range, simulated."""
+        """Return the range of the speedup from each assumed value at both ends of its range, simulated."""
         both = self._together(advice.best.strategy, advice.best.units)
 
         def speedup(runs: Runs) -> dict[str, float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import hypot
 from typing import Any, Literal, NamedTuple, cast
 
 from weft import hardware
@@ -27,7 +26,7 @@ Verdict = Literal["yes", "likely", "even", "unlikely", "no"]
 
 
 class Join(NamedTuple):
-    """One way to join both: its time [s], the mean error of its class and its name, and its speedup with range."""
+    """One way to join both: its time [s], half the 80 % interval of its class, and its speedup with its interval."""
 
     method: str
     seconds: float
@@ -74,10 +73,9 @@ class Joins:
         errors = {method: joined_error(method, seconds, seen=self.seen) for method, seconds in times.items()}
         found = []
         for method, seconds in times.items():
-            error = errors[method]
-            off = 0.0 if method == SEQUENTIAL else hypot(errors[SEQUENTIAL].value, error.value)
-            speedup = before / seconds
-            ends = speedup / (1 + off), speedup * (1 + off)
+            error, speedup = errors[method], before / seconds
+            # the sequence has the same GEMM and collective: of the ratio's error the method's own remains
+            ends = (1.0, 1.0) if method == SEQUENTIAL else (speedup / error.high, speedup / error.low)
             found.append(Join(method, seconds, error.value, error.why, speedup, *ends))
         return tuple(found)
 

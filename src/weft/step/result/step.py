@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.core.answer import Answer, to_plain
-from weft.estimate.errors import Error, step_error
+from weft.estimate.errors import Error
+from weft.estimate.step_errors import Compared, ratio_error, step_error
 from weft.graph import Graph
 from weft.models.counts import hardware_flops, utilisation
 from weft.models.parallel.memory import SavedActivations
@@ -198,7 +199,7 @@ class Step(Answer):
         """Return the step, its times [s], and what it needs as plain data."""
         return to_plain(
             model=self.model.name, system=self.system.label, plan=self.plan, framework=self.framework.name,
-            fidelity=self.fidelity, step_time_s=self.seconds, range_s=self.range_s, expected_error=self.error.value,
+            fidelity=self.fidelity, step_time_s=self.seconds, interval_80_s=self.interval_s, evidence=self.error.why,
             tokens_per_s_per_gpu=self.tokens_per_s_per_gpu, mfu=self.mfu, hfu=self.hfu, model_flops=self.flops(),
             flops_convention=self.convention, peak_flops=self.peak_flops, peak_bytes=self.memory and self.memory.peak,
             fits=self.memory and self.memory.fits, waterfall=self.parts, exposed_s=self.exposed, hidden_s=self.hidden,
@@ -296,10 +297,43 @@ class Step(Answer):
 
     @property
     def error(self) -> Error:
-        """The mean error of measured steps like this one, and the class that it belongs to."""
+        """The 80 % interval of measured steps like this one, relative to the prediction, and what it rests on."""
         return step_error(self.system.gpu, self.framework.name, bool(self.model.experts))
 
     @property
-    def range_s(self) -> tuple[float, float]:
-        """The step time less and plus the error [s]."""
+    def interval_s(self) -> tuple[float, float]:
+        """Both ends of the 80 % interval of the step time [s]."""
         return self.error.around(self.seconds)
+
+    @property
+    def compared(self) -> Compared:
+        """What decides how much the error of this step has in common with that of another."""
+        return compared(self.model, self.system, self.plan, self.framework)
+
+    def ratio_error(self, other: Step) -> Error:
+        """Return the 80 % interval of the ratio of the times of this step and another, relative to the predicted."""
+        return ratio_error(self.compared, other.compared)
+
+
+_APART = ("dp", "dtype", "precision", "dispatcher", "overlap")
+"""Fields of plans that steps are compared by apart from the others, or that follow from them; overlap as its text."""
+
+
+def compared(model: Transformer, system: System, plan: TrainingPlan, framework: Framework) -> Compared:
+    """Return what decides how much the errors of two steps have in common."""
+    precision = plan.precision or plan.dtype
+    dispatcher = (plan.dispatcher or framework.dispatcher) if model.experts and plan.ep > 1 else ""
+    rest = tuple(getattr(plan, one.name) for one in fields(plan) if one.name not in _APART)
+    rest = (*rest, str(plan.overlap))
+    mixture = bool(model.experts)
+    return Compared(
+        (system.gpu, system.node),
+        framework.name,
+        model.name,
+        plan.gpus,
+        precision,
+        dispatcher,
+        rest,
+        mixture,
+        system.gpu.vendor,
+    )

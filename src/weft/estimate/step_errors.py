@@ -1,0 +1,206 @@
+"""80 % intervals of training steps, and of the ratio of two steps, from measured steps that the intervals leave out.
+
+`docs/errors.py` writes `step_errors.toml` from what `weft.lab.step_classes` finds in the rows of `weft validate --bar`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from weft import hardware
+from weft.core.catalog import read_toml
+from weft.estimate.errors import Error, interval_text
+from weft.hardware import Gpu
+from weft.kernels.library.software import measured_vendors
+
+_CARRIED: Mapping[str, Any] = read_toml(resources.files("weft.estimate") / "step_errors.toml")
+UNMEASURED_VENDOR = 0.1
+"""Standard deviation of ln(measured / predicted) of a vendor without public steps [assumed, 0.05 to 0.15: GEMMs of
+machines left out of the fits are 18 % off, served loads on MI300X and MI355X 10 to 20 %]."""
+
+FAR = 0.3
+"""ln(measured / predicted) from which a class counts as one with a cause of its own when it speaks of others [assumed,
+0.25 to 0.4: three standard deviations of the other classes]."""
+
+
+class MeasuredClass(NamedTuple):
+    """Measured steps of a framework on a GPU: mean of ln(measured / predicted), rows, and kinds of work among them.
+
+    Rows of one kind of work share model and number of GPUs. `gpus` are the least and largest number of GPUs.
+    """
+
+    gpu: str
+    framework: str
+    mean: float
+    rows: int
+    works: int
+    gpus: tuple[int, int]
+
+
+class Spread(NamedTuple):
+    """Standard deviations of ln(measured / predicted) of steps: between `framework`s, `gpu`s and combinations of both
+    (`both`), and between kinds of work of a combination (`work`).
+
+    `known` and `new` are the 10 % and 90 % quantiles of left-out residuals, in predicted standard deviations, of rows
+    whose combination has other rows, and of rows whose combination has none.
+    """
+
+    framework: float
+    gpu: float
+    both: float
+    work: float
+    known: tuple[float, float]
+    new: tuple[float, float]
+
+
+def layers_of(mixture: bool) -> str:
+    """Return the name of the classes of models with experts, or of dense ones."""
+    return "mixture" if mixture else "dense"
+
+
+def classes(layers: str) -> list[MeasuredClass]:
+    """Return the classes of measured steps of "dense" or "mixture" models."""
+    return [
+        MeasuredClass(gpu, framework, float(found[0]), int(found[1]), int(found[2]), (int(found[3]), int(found[4])))
+        for gpu, each in _CARRIED["classes"][layers].items()
+        for framework, found in each.items()
+    ]
+
+
+@cache
+def _spread(layers: str) -> Spread:
+    found = _CARRIED["spread"][layers]
+    framework, gpu, both, work = (float(found[name]) for name in ("framework", "gpu", "both", "work"))
+    (low, high), (least, most) = found["known"], found["new"]
+    return Spread(framework, gpu, both, work, (low, high), (least, most))
+
+
+def located(gpu: str, framework: str, known: Sequence[MeasuredClass], spread: Spread) -> tuple[float, float]:
+    """Return the mean and the standard deviation of ln(measured / predicted) of a step, given the classes measured.
+
+    Classes of the same framework, GPU, or both count as they are correlated with it (best linear prediction).
+    """
+    variances = np.square([spread.framework, spread.gpu, spread.both])
+
+    def shared(one: tuple[str, str], two: tuple[str, str]) -> float:
+        same = np.array([one[1] == two[1], one[0] == two[0], one == two])
+        return float(variances @ same)
+
+    names = [(one.gpu, one.framework) for one in known]
+    prior = float(variances.sum()) + spread.work**2
+    if not known:
+        return 0.0, math.sqrt(prior)
+    covariance = np.array([[shared(one, two) for two in names] for one in names])
+    covariance += np.diag([spread.work**2 / one.works for one in known])
+    means, ones = np.array([_near(one, (gpu, framework)) for one in known]), np.ones(len(known))
+    to = np.array([shared((gpu, framework), one) for one in names])
+    inverse = np.linalg.inv(covariance)
+    precision = float(ones @ inverse @ ones)
+    overall = float(ones @ inverse @ means) / precision
+    mean = overall + float(to @ inverse @ (means - overall))
+    lacking = 1 - float(ones @ inverse @ to)
+    variance = prior - float(to @ inverse @ to) + lacking**2 / precision
+    return mean, math.sqrt(max(variance, spread.work**2))
+
+
+def _near(one: MeasuredClass, asked: tuple[str, str]) -> float:
+    """Return the mean of a class; of one far off, which says little of others, no more than `FAR`."""
+    return one.mean if (one.gpu, one.framework) == asked else min(max(one.mean, -FAR), FAR)
+
+
+def step_error(gpu: Gpu, framework: str, mixture: bool = False) -> Error:
+    """Return the 80 % interval of training steps of a framework on a GPU, of models with or without experts.
+
+    It follows from the measured steps of the same framework and of the same GPU, each as far as such classes are alike,
+    and is as wide as residuals of rows that it leaves out. Without any measured step of the GPU's vendor it is wider.
+    """
+    layers = layers_of(mixture)
+    known, spread = classes(layers), _spread(layers)
+    mean, deviation = located(gpu.name, framework, known, spread)
+    own = next((one for one in known if (one.gpu, one.framework) == (gpu.name, framework)), None)
+    if gpu.vendor not in measured_vendors():
+        deviation = math.hypot(deviation, UNMEASURED_VENDOR)
+    below, above = spread.known if own else spread.new
+    low, high = (math.exp(mean + at * deviation) for at in (below, above))
+    what = "models with experts" if mixture else "dense models"
+    return Error(low, high, f"{interval_text(low, high)}, from {_evidence(gpu, framework, what, known, own)}")
+
+
+def _evidence(gpu: Gpu, framework: str, what: str, known: Sequence[MeasuredClass], own: MeasuredClass | None) -> str:
+    """Say which measured steps an interval rests on, or that none is like it and which are nearest."""
+    if own:
+        scale = f" on {own.gpus[0]}" + (f" to {own.gpus[1]:,}" if own.gpus[1] > own.gpus[0] else "") + " GPUs"
+        return f"{_steps(own.rows)} of {what} with {framework} on {gpu.name}{scale}, each left out in turn"
+    total = sum(one.rows for one in known)
+    kinds = {one.gpu: hardware.gpu(one.gpu).architecture for one in known}
+    near = max(
+        known,
+        key=lambda one: (
+            one.framework == framework, one.gpu == gpu.name, kinds[one.gpu] == gpu.architecture, one.works,
+        ),
+    )  # fmt: skip
+    none = f"no measured step is like this one ({what} with {framework} on {gpu.name})"
+    if gpu.vendor not in measured_vendors():
+        vendor = "AMD" if gpu.vendor == "amd" else gpu.vendor
+        none = f"no step on a GPU of {vendor} was measured, so the interval is wider than that of NVIDIA's steps"
+    return (
+        f"{_steps(total)} with their framework and GPU left out; {none}; nearest {_steps(near.rows)} with "
+        f"{near.framework} on {near.gpu}"
+    )
+
+
+def _steps(count: int) -> str:
+    return f"{count:,} measured step{'s' * (count != 1)}"
+
+
+class Compared(NamedTuple):
+    """What decides how alike the errors of two steps are: what two steps share or do not. `gpu` is GPU and node."""
+
+    gpu: Any
+    framework: str
+    model: str
+    gpus: int
+    precision: str
+    dispatcher: str
+    plan: Any
+    mixture: bool
+    vendor: str
+
+
+CHANGES = ("gpu", "framework", "model", "gpus", "precision", "dispatcher", "plan")
+"""What two steps may differ in, each with an error of its own on the ratio of their times."""
+
+
+def ratio_error(one: Compared, other: Compared) -> Error:
+    """Return the 80 % interval of measured / predicted of the ratio of two step times.
+
+    It is by pairs of measured steps that differ in the same things; both sides' errors have much in common, so it is
+    narrower than that of either. For a change without pairs it is that of the change with the widest.
+    """
+    known: Mapping[str, Sequence[float]] = _CARRIED["ratio"][layers_of(one.mixture or other.mixture)]
+    changed = [name for name in CHANGES if getattr(one, name) != getattr(other, name)] or ["plan"]
+    most = max(float(found[0]) for found in known.values())
+    widths = {name: float(known[name][0]) if name in known else most for name in changed}
+    off = math.sqrt(sum(width**2 for width in widths.values()))
+    strange = sorted({each.vendor for each in (one, other)} - {*measured_vendors()})
+    if strange and one.vendor != other.vendor:
+        off = math.hypot(off, _NORMAL_80 * UNMEASURED_VENDOR)
+    said = [f"{int(known[name][1]):,} pairs that differ in {_CALLED[name]}" for name in changed if name in known]
+    said += [f"no pair that differs in {_CALLED[name]}" for name in changed if name not in known]
+    said += [f"no measured step on a GPU of {'AMD' if name == 'amd' else name}" for name in strange]
+    low, high = math.exp(-off), math.exp(off)
+    return Error(low, high, f"ratio of two steps: {interval_text(low, high)}, from {' and '.join(said)}")
+
+
+_NORMAL_80 = 1.28
+"""Half an 80 % interval in standard deviations of a normal distribution."""
+_CALLED = {
+    "gpu": "GPU or network", "framework": "framework", "model": "model", "gpus": "number of GPUs",
+    "precision": "precision", "dispatcher": "dispatcher", "plan": "plan",
+}  # fmt: skip
