@@ -17,6 +17,7 @@ from typing import Any
 from weft.core.report.table import Table, number, text
 from weft.lab.classes import SERVED_CLASSES
 from weft.lab.error_tables import bar_table, errors_table, without_rows
+from weft.lab.fitted import fitted_files, thin_sets
 from weft.lab.page import PICTURES, TITLES
 
 HERE = Path(__file__).parent / "explanation"
@@ -68,6 +69,13 @@ Every answer states the 80 % interval of its class, relative to its prediction, 
 rows of its machine held out where it has any, else machines, systems, numbers of ranks, models or GPUs left out. It is
 not symmetric where measured times lie on one side. A class of fewer than ten rows takes the wider of its interval
 and that of its kind. Sizes are [classes](../howto/advise.md#read-it), the smallest first.
+"""
+FITTED = """
+## What is fitted
+
+{values:,} values in {files} files are fitted to measurements (`calibrated`, each with range and source beside it).
+{pooled} more of the libraries' tables (`served.toml`) are `pooled`: the mean of other tables, as the rows of their own
+are too few. {thin} tables have fewer than five rows for each value of their own.
 """
 INTERVALS = """
 ## Intervals of training steps
@@ -159,6 +167,7 @@ def lines(data: Mapping[str, Any], kinds: Sequence[str]) -> Iterator[str]:
         yield from seen_and_left_out(data["bar"])
         yield CARRIED
         yield from kept("classes", "Intervals by class", class_table(data["classes"]))
+        yield from fitted()
         yield from intervals(data["steps"])
     yield "\n## Machine by machine, as shipped"
     for kind in kinds:
@@ -237,6 +246,16 @@ def step_class_table(steps: Mapping[str, Any]) -> Table:
         number("rows"), number("kinds of work"), number("GPUs from"), number("to"),
     ]  # fmt: skip
     return Table(columns, rows)
+
+
+def fitted() -> Iterator[str]:
+    """How many values are fitted to measurements, in which files."""
+    files = fitted_files()
+    pooled = sum(one.pooled for one in files)
+    yield FITTED.format(values=sum(one.values for one in files), files=len(files), pooled=pooled, thin=len(thin_sets()))
+    columns = [text("file of src/weft"), number("values"), number("pooled"), number("rows that it names")]
+    rows = [(one.file, one.values, one.pooled, one.rows or None) for one in files]
+    yield from kept("fitted", "Fitted values by file", Table(columns, rows))
 
 
 LEFT = {"work": "its model and number of GPUs", "framework": "its framework", "gpu": "its GPU"}

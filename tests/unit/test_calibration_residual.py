@@ -3,6 +3,7 @@
 import pytest
 
 import weft
+from weft.core.contrast import UNRESOLVED, Contrast
 from weft.kernels.library.software import Residual, residual_leaves, shipped_residual
 from weft.step.clock import train
 from weft.step.result.step import RESIDUAL
@@ -59,10 +60,26 @@ def test_a_gpu_whose_kernels_and_links_are_slower_takes_longer_for_a_step():
     assert theirs.seconds > ours.seconds
 
 
-def test_a_step_on_a_vendor_without_measured_steps_says_so_and_has_a_wider_range():
+def test_a_step_on_a_vendor_without_measured_steps_says_so_and_has_a_wider_interval():
     ours, theirs = (weft.step("llama-3-8b", f"8x{gpu}", batch=16, fidelity="estimate") for gpu in ("h200", "mi300x"))
-    assert "nor any on a GPU of AMD" in theirs.error.why
-    assert theirs.error.value >= ours.error.value
+    assert "no step on a GPU of AMD was measured" in theirs.error.why
+    assert theirs.error.high / theirs.error.low > 1.05 * ours.error.high / ours.error.low
+
+
+def test_mi300x_is_not_called_faster_or_slower_than_h200():
+    """No step on a GPU of AMD is public, and pairs of GPUs are up to 31 % off."""
+    ours, theirs = (weft.step("qwen3-235b-a22b", f"64x{gpu}", **MIXTURE) for gpu in ("h200", "mi300x"))
+    found = Contrast({"as asked": ours, "mi300x": theirs})
+    assert found.verdict("mi300x") == UNRESOLVED
+    assert found.rows[1]["verdict"] == UNRESOLVED
+    low, high = found.rows[1]["times_as_fast_80"]
+    assert low < found.speedup("mi300x") < 1 < high
+
+
+def test_a_gain_beyond_the_interval_of_its_ratio_is_called():
+    ours, theirs = (weft.step("llama-3-8b", f"8x{gpu}", batch=16, fidelity="estimate") for gpu in ("a100", "h100"))
+    assert Contrast({"as asked": ours, "h100": theirs}).verdict("h100") == "faster"
+    assert Contrast({"as asked": theirs, "a100": ours}).verdict("a100") == "slower"
 
 
 @pytest.mark.parametrize(("faster", "slower"), [("gb200", "b200"), ("gb300", "b300")])

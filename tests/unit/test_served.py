@@ -15,6 +15,7 @@ from weft.graph import Attention, Collective, Gemm, Streaming
 from weft.hardware import gpu
 from weft.kernels.library import served
 from weft.kernels.library.served import libraries, library, parameters, table_of, tables
+from weft.lab.fitted import fitted_files, thin_sets
 
 ON = {
     "cdna3": "mi300x",
@@ -25,6 +26,21 @@ ON = {
     "blackwell": "b200",
 }
 ATTENTION = [place for place in tables() if place.startswith("attention.")]
+
+
+def test_a_set_has_no_more_values_of_its_own_than_a_fifth_of_its_rows():
+    assert thin_sets() == {}
+    for place, one in served.fitted_sets().items():
+        assert {*one.own, *one.pooled} == {*tables()[place]}
+        assert one.own
+
+
+def test_every_fitted_value_is_counted():
+    files = {one.file: one for one in fitted_files()}
+    libraries = files["kernels/library/served.toml"]
+    assert libraries.values == sum(len(one.own) for one in served.fitted_sets().values() if one.rows)
+    assert files["kernels/library/residual.toml"].values == 2
+    assert all(one.values for one in files.values())
 
 
 def case(place, **changes):

@@ -111,9 +111,10 @@ def _widened(shipped: Sequence[Predicted]) -> list[Predicted]:
 
 
 def _without_itself(part: Predicted, counts: Mapping[str, int]) -> Predicted:
-    tables, known = part.subject.tables, served.tables()
+    tables = part.subject.tables
     assert tables is not None
-    share = np.array([1 - min(len(known.get(name, ())) / counts[name], 0.5) for name in tables.tolist()])
+    own = {name: len(found.own) for name, found in served.fitted_sets().items()}
+    share = np.array([1 - min(own.get(name, 0) / counts[name], 0.5) for name in tables.tolist()])
     residual = np.log(part.subject.measured / part.seconds) / share
     return Predicted(part.subject, part.subject.measured / np.exp(residual))
 

@@ -143,12 +143,12 @@ def tables_of(subject: Subject) -> npt.NDArray[np.str_]:
 
 
 def of_table(place: str) -> list[Parameter]:
-    """The parameters of a table of `served.toml`, with their ranges."""
+    """The parameters of a table of `served.toml` that its own rows are fitted to, with their ranges."""
     known = served.parameters(place.partition(".")[0])
     units = {"us": "s", "GB/s": "bytes/s"}
     return [
         Parameter(f"{place}.{key}", of.low, of.high, units.get(of.unit, ""), _TABLE_NEEDS_ROWS, of.about)
-        for key, of in ((key, known[key]) for key in served.tables()[place])
+        for key, of in ((key, known[key]) for key in served.fitted_sets()[place].own)
     ]
 
 

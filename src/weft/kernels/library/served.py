@@ -132,20 +132,49 @@ def shipped_values() -> Mapping[str, float]:
 @cache
 def tables() -> Mapping[str, Mapping[str, float]]:
     """Return the values of every table by name [base units], by the table's path."""
+    return {
+        place: {
+            key: _value(place, key, raw, parameters(place.partition(".")[0]))
+            for key, raw in table.items()
+            if key not in _EVIDENCE
+        }
+        for place, table in _raw_tables()
+    }
+
+
+_EVIDENCE = ("fitted", "pooled")
+
+
+class FittedSet(NamedTuple):
+    """What a table rests on: `rows` (0: assumed), values `own` to them, and those `pooled` from other tables."""
+
+    rows: int
+    own: tuple[str, ...]
+    pooled: tuple[str, ...]
+
+
+@cache
+def fitted_sets() -> Mapping[str, FittedSet]:
+    """Return what every table was fitted to, by its path."""
     found = {}
+    for place, table in _raw_tables():
+        pooled, first = tuple(table.get("pooled", ())), str(table["fitted"]).split()[0].replace(",", "")
+        own = tuple(key for key in table if key not in (*_EVIDENCE, *pooled))
+        found[place] = FittedSet(int(first) if first.isdigit() else 0, own, pooled)
+    return found
+
+
+def _raw_tables() -> Iterator[tuple[str, Mapping[str, Any]]]:
     for operator, libraries_of in _tables().items():
-        known = parameters(operator)
         for name, table in libraries_of.items():
             if name != "parameters":
-                for place, values in _walk(f"{operator}.{name}", table):
-                    found[place] = {key: _value(place, key, raw, known) for key, raw in values.items()}
-    return found
+                yield from _walk(f"{operator}.{name}", table)
 
 
 def _walk(place: str, table: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield every table of values, which names the rows that it is fitted to, with its path."""
     if "fitted" in table:
-        yield place, {key: value for key, value in table.items() if key != "fitted"}
+        yield place, table
         return
     for key, value in table.items():
         if key != "how" and isinstance(value, Mapping):
