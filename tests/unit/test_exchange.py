@@ -209,7 +209,7 @@ def test_the_command_answers_as_python_does(tmp_path):
     result = CliRunner().invoke(predict, ["exchange", *text.split(), str(file)])
     assert result.exit_code == 0, result.output
     assert "One dispatch takes" in result.output
-    assert "off by" in result.output
+    assert "80 % interval" in result.output
     for row in json.loads(file.read_text())["predictions"]:
         assert row["time_us"] == pytest.approx(1e6 * seconds(NODES, "64xh100", row["library"]))
         assert row["network_bytes"] > 0

@@ -171,7 +171,7 @@ def test_the_command_answers_as_python_does(tmp_path):
     how = ["--library", "trtllm,vllm-fa3", "--kv-dtype", "fp8", "--clock", "short", "--json", str(file)]
     result = CliRunner().invoke(predict, ["op", "attention_fused", "--shape", shape, *how])
     assert result.exit_code == 0, result.output
-    assert "attention by trtllm-generation: off by" in result.output
+    assert "attention by trtllm-generation: 80 % interval" in result.output
     op = Attention(64, 32, 1, 8192, 128, 8, 1, kv_dtype="fp8", library="trtllm")
     ours = estimate(op, "h100-sxm", SHORT).seconds * 1e6
     assert json.loads(file.read_text())["predictions"][0]["time_us"] == pytest.approx(ours)
@@ -230,7 +230,7 @@ def test_the_collective_command_answers_as_python_does(tmp_path):
     how = ["--ranks", "8", "--system", "dgx-h100", "--library", "vllm-custom", "--eager", "--json", str(file)]
     result = CliRunner().invoke(predict, ["collective", "all_reduce:1MiB", *how])
     assert result.exit_code == 0, result.output
-    assert "all_reduce by vllm-custom-eager: off by" in result.output
+    assert "all_reduce by vllm-custom-eager: 80 % interval" in result.output
     ours = reduced(1 << 20, host="eager").seconds * 1e6
     assert json.loads(file.read_text())["predictions"][0]["time_us"] == pytest.approx(ours)
 
@@ -310,7 +310,7 @@ def test_the_gemm_command_answers_as_python_does(tmp_path):
     how = ["--dtype", "fp8", "--library", "trtllm", "--clock", "short", "--gpu", "b200", "--json", str(file)]
     result = CliRunner().invoke(predict, ["gemm", "16,7168,4096", *how])
     assert result.exit_code == 0, result.output
-    assert "gemm_lowbit by trtllm-fp8: off by" in result.output
+    assert "gemm_lowbit by trtllm-fp8: 80 % interval" in result.output
     ours = product("gemm.trtllm.fp8.blackwell").seconds * 1e6
     assert json.loads(file.read_text())["predictions"][0]["time_us"] == pytest.approx(ours)
 
@@ -341,6 +341,6 @@ def test_the_command_takes_a_library_for_small_operators(tmp_path):
     how = ["--library", "vllm", "--dtype", "fp16", "--clock", "short", "--json", str(file)]
     result = CliRunner().invoke(predict, ["op", "rmsnorm", "--shape", "rows=64,columns=4096", *how])
     assert result.exit_code == 0, result.output
-    assert "small_operators by rmsnorm: off by" in result.output
+    assert "small_operators by rmsnorm: 80 % interval" in result.output
     ours = streamed("streaming.vllm.rmsnorm.hopper", 64).seconds * 1e6
     assert json.loads(file.read_text())["predictions"][0]["time_us"] == pytest.approx(ours)
