@@ -52,7 +52,7 @@ def test_small_gemms_of_b200_state_what_is_found_in_a_cuda_graph():
     predicted = [weft.estimate(Gemm(*shape), "b200").seconds for *shape, _ in GEMMS]
     stated = gemm_error("b200", 10e-6)
     assert off(predicted, [us * 1e-6 for *_, us in GEMMS]) <= stated.value
-    assert "7 rows that no fit saw (vLLM pull requests" in stated.why
+    assert "from 7 rows that no fit saw, off by 26% (vLLM pull requests" in stated.why
     assert gemm_error("b200", 1e-3).value < stated.value / 2
 
 

@@ -118,7 +118,7 @@ def test_a_range_holds_the_error_of_its_class_and_is_wider_on_a_system_that_was_
     assert (seen.seen, unseen.seen) == (True, False)
     widths = [found.ways[1].high / found.ways[1].low for found in (seen, unseen)]
     assert widths[0] < widths[1]
-    assert "errors with a system left out" in unseen.sentence
+    assert "errors of systems left out of the fit" in unseen.sentence
     assert joined_error("sequential", 100e-6, seen=False).value > joined_error("sequential", 1e-3, seen=False).value
 
 

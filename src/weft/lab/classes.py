@@ -155,14 +155,16 @@ def _timed_rows(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _join_classes(shipped: pd.DataFrame, left: pd.DataFrame) -> dict[str, dict[str, list[Class]]]:
-    """By way to join: pairs as shipped, and with each system left out of the fit of software costs."""
-    return {
-        way: {
-            protocol: _by_size(rows[rows["join"] == way], JOINED_BOUNDS, rows)
-            for protocol, rows in (("seen", shipped), ("left_out", left))
-        }
-        for way in shipped["join"].unique()
-    }
+    """By way to join: pairs as shipped, and with each system left out of the fit of software costs, no surer."""
+    found = {}
+    for way in shipped["join"].unique():
+        seen, unseen = (_by_size(rows[rows["join"] == way], JOINED_BOUNDS, rows) for rows in (shipped, left))
+        wider = [
+            [min(one[0], other[0]), max(one[1], other[1]), *other[2:]] if one and other else other
+            for one, other in zip(seen, unseen, strict=True)
+        ]
+        found[way] = {"seen": seen, "left_out": wider}
+    return found
 
 
 def _named(rows: pd.DataFrame, labels: Sequence[str]) -> Any:
