@@ -75,7 +75,9 @@ def class_errors(by: Mapping[Any, Sequence[Predicted]]) -> dict[str, Any]:
         "collective": _collectives(moved),
         "over_nodes": _collectives(over),
         "left_out": left,
-        "joined": _join_classes(*(_timed_rows(_frame(parts, "overlap")) for parts in (shipped, by.get("system left out", ())))),
+        "joined": _join_classes(
+            *(_timed_rows(_frame(parts, "overlap")) for parts in (shipped, by.get("system left out", ())))
+        ),
         "beside": _beside(_frame(shipped, "contention")),
         "exchange": _by(exchanges, "library"),
         **{kind: _by(own[kind], *SERVED_CLASSES[kind]) for kind in tabled},
