@@ -29,7 +29,7 @@ from weft.hardware import System
 from weft.overlaps import STRATEGIES
 from weft.papers.c3.study import DECLARED, IDS
 from weft.plan.tune import advise, load_tables, probes, splits_of, tables_for
-from weft.plan.tune.advice import Advice, knobs_for
+from weft.plan.tune.advice import Advice, knobs_for, label
 from weft.plan.tune.perturb import ENDS, moves, option_move, perturb, sharing_values
 from weft.simulate import compare
 from weft.simulate.single import simulate
@@ -256,7 +256,9 @@ def test_the_command_writes_the_advice_and_tables_that_choose_the_same(small, st
     done = CliRunner().invoke(command, [*asked, "--json", str(tmp_path / "a.json"), "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     found = json.loads((tmp_path / "a.json").read_text())
-    assert f"Take {found['best']['strategy']}" in done.output
+    best = found["best"]
+    named = label(best["strategy"], best["units"], "SMs")
+    assert f"Use {named}: " in done.output
     tables = load_tables(tmp_path / "out/tables.json")
     assert tables.collectives["all_gather"].bytes == (MIB, 4 * MIB, 16 * MIB)
     assert (tmp_path / "out/report.html").exists()

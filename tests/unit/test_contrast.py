@@ -72,7 +72,7 @@ def test_every_overlap_of_a_step_takes_what_the_step_with_it_takes():
 def test_a_step_bound_by_one_axis_says_so():
     found = weft.step_overlaps("llama-3-70b", "64xh100", tp=8, zero=3, batch=128, sequence=8192)
     step = found.first
-    under_way = (step.hidden["dp"] + step.exposed_part["dp"]) / (step.seconds - step.parts["calibration residual"])
+    under_way = (step.hidden["dp"] + step.exposed["dp"]) / (step.seconds - step.parts["calibration residual"])
     assert 0.9 < under_way < 1
     said = f"data parallelism is under way for {under_way:.0%} of the step without its calibration residual, and bounds"
     assert said in str(found)
@@ -98,8 +98,8 @@ def test_what_only_one_of_two_answers_assumes_is_told_of_it():
     """A purchase of one framework or the other depends on the versions that both were fitted to."""
     asked = ("serve", "llama-3-8b", "--system", "1xh100", "--rate", 2, "--requests", 40)
     told = CliRunner().invoke(cli, [*map(str, asked), "--against", "framework=sglang"]).output.splitlines()
-    rules = [line for line in told if ": Rules and host times are those of " in line]
-    assert [line.split(": Rules")[0] for line in rules] == ["As asked", "Framework sglang"]
+    rules = [line for line in told if ": Scheduler rules and CPU overheads are those of " in line]
+    assert [line.split(": Scheduler")[0] for line in rules] == ["As asked", "Framework sglang"]
     assert "SGLang, host times fitted to versions 0.5" in rules[1]
     alike = CliRunner().invoke(cli, [*map(str, asked), "--against", "rate=3"]).output
     assert "Rules and host times" not in alike

@@ -23,7 +23,7 @@ def test_a_collective_between_two_kernels_is_exposed_whole():
     )
     assert step.hidden == pytest.approx(0, abs=1e-9)
     assert step.seconds == pytest.approx(sum(one.seconds for one in step.shares))
-    assert step.exposed_part == pytest.approx(weft.estimate(MOVED, "8xh100-sxm").seconds, rel=0.05)
+    assert step.exposed == pytest.approx(weft.estimate(MOVED, "8xh100-sxm").seconds, rel=0.05)
 
 
 def test_a_collective_beside_kernels_is_hidden_and_slows_them_down():

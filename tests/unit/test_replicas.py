@@ -165,7 +165,7 @@ def test_training_steps_send_what_zero_stages_say(zero, monkeypatch):
         return tail(self, kind, size, ranks, dtype, axis)
 
     monkeypatch.setattr(OperatorTimes, "case", noted)
-    monkeypatch.setattr(OperatorTimes, "moved", noted_tail)
+    monkeypatch.setattr(OperatorTimes, "collective_seconds", noted_tail)
     framework = Framework(gradients="bf16")
     step = weft.step(
         "gpt-1.7b", "dgx-h100", dp=8, batch=8, zero=zero, framework=framework, fidelity="estimate", compare=False

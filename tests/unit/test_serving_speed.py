@@ -18,11 +18,11 @@ def test_ten_thousand_requests_of_a_trace_take_few_turns(tmp_path):
     answer = serve_with("llama-3-8b", "1xh100", trace=file)
     assert answer.completed == 10_000
     assert len(answer.iterations) < 35_000
-    assert answer.steps > 4 * len(answer.iterations)
+    assert answer.num_iterations > 4 * len(answer.iterations)
 
 
 def test_requests_of_other_replicas_do_not_cut_the_steps_of_one():
     """On 16 replicas a request arrives during every step somewhere; turns are as few as on one with its share."""
     load = {"requests": 640, "input_len": 256, "output_len": 200}
     many = serve_with("llama-3-8b", "16xh100", rate=64, **load)
-    assert many.steps > 4 * len(many.iterations)
+    assert many.num_iterations > 4 * len(many.iterations)

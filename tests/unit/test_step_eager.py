@@ -77,9 +77,9 @@ def by_uccl(node):
 
 def test_the_report_says_how_long_a_dispatch_and_a_combine_take_and_who_waits():
     exchanges, waits = _exchanges(step(5e-4))
-    assert exchanges.startswith("One dispatch takes ")
-    assert " and one combine takes " in exchanges
-    assert "each GPU does 4 of each a step" in exchanges
+    assert exchanges.startswith("MoE dispatch ")
+    assert " ms, combine " in exchanges
+    assert "4 of each per GPU and step" in exchanges
     assert waits.startswith("GPUs wait ")
     assert len(_exchanges(step(5e-4, ("full_iteration",)))) == 1
 

@@ -305,7 +305,7 @@ def _layer(layer: Graph) -> dict[str, Any]:
 FRAMEWORK_FIELDS = {
     "zero": "stage of ZeRO that a plan has by default",
     "gradients": "number format in which gradients of micro-batches are accumulated",
-    "reduced": "number format in which replicas reduce gradients",
+    "reduce_dtype": "number format in which replicas reduce gradients",
     "tp": "overlap of tensor-parallel collectives with GEMMs",
     "async_tp": "collectives of the backward pass run beside weight gradients",
     "dp_overlap": "replicas reduce gradients beside the backward pass",

@@ -42,7 +42,7 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
     known = list(known)
     now = _RENAMED.get(name.replace("-", "_"), "")
     for spelling in (now, now.replace("_", "-")):
-        if spelling in known:
+        if spelling and spelling in known:
             return [spelling]
     by_lower_case = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), list(by_lower_case), n=_NEAREST, cutoff=0.5)

@@ -127,8 +127,11 @@ def _peak(ran: Trained, quantity: str) -> float:
         devices = (devices[0], devices[-1])
     elif "rank reported" in quantity:  # of the first rank
         devices = devices[:1]
-    which = "peak" if "device total" in quantity else "reserved" if "reserved" in quantity else "allocated"
-    return float(max(getattr(one, which) for one in devices))
+    if "device total" in quantity:
+        return float(max(device.peak for device in devices))
+    if "reserved" in quantity:
+        return float(max(device.peak_reserved for device in devices))
+    return float(max(device.peak_allocated for device in devices))
 
 
 @cache

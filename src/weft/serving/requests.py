@@ -42,7 +42,7 @@ class RequestSpec(NamedTuple):
 
 STATE = {
     **dict.fromkeys(("arrival", "reached", "started", "first", "done"), "f"),
-    **dict.fromkeys(("computed", "generated", "held", "passes", "preemptions", "replica", "room"), "i"),
+    **dict.fromkeys(("computed", "generated", "held", "passes", "preemptions", "replica", "kv_capacity"), "i"),
 }
 """What changes of a request while it is served: times (f) and whole numbers (i), numpy's kinds."""
 

@@ -49,7 +49,7 @@ class ServingPlan(Deployment):
 
     Raises UnknownNameError for an unknown field or name, InputError for values that contradict each other.
 
-    >>> ServingPlan(tp=4, num_speculative_tokens=1, acceptance_rate=0.85).speculation.expected
+    >>> ServingPlan(tp=4, num_speculative_tokens=1, acceptance_rate=0.85).speculation.expected_tokens
     1.85
     """
 

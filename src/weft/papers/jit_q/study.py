@@ -99,7 +99,7 @@ class JitQStudy(PaperStudy):
     def figures(self) -> Iterator[StudyFigure]:
         """Capacity, losses, their share of the bound, and what streaming gains."""
         yield StudyFigure("jit_q.capacity_saved", STATES[0].saved, always=True)
-        yield StudyFigure("jit_q.capacity_saved.buffered_share", STATES[0].buffered_share())
+        yield StudyFigure("jit_q.capacity_saved.buffered", STATES[0].buffered_share())
         judged = self._judged_cases()
         words = {"tokens": self.judged, "c": judged[0].c}
         yield StudyFigure("jit_q.throughput_lost", max(one.lost for one in judged), words)
