@@ -40,8 +40,8 @@ def verdict(answer: Plans) -> list[str]:
     rate = f"{best.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, MFU {best.mfu:.1%} of the {best.plan.dtype} peak"
     return [
         run,
-        f"A step takes {seconds(best.step_time_s)} (80 % interval {seconds(low)} to {seconds(high)}): {rate}.",
-        f"Its fullest GPU needs {room}: {best.why}.",
+        f"Step time {seconds(best.step_time_s)} (80 % interval {seconds(low)} to {seconds(high)}), {rate}.",
+        f"Peak memory {room} per GPU: {best.why}.",
         f"{answer.runner_up}." if answer.runner_up else "No other plan fits.",
         _ties(answer),
         *_launcher_sentence(answer),
@@ -91,7 +91,7 @@ def _fastest(named: Iterable[tuple[str, Planned]]) -> list[tuple[str, float]]:
 def _ties(answer: Plans) -> str:
     tied, known = _count_tied(answer), f"step times: {answer.evidence}"
     if not tied:
-        return f"No other plan is so near that it could be the faster one; {known}."
+        return f"No other plan is so near that it could be faster; {known}."
     others = f"{tied} other plan{'s' * (tied > 1)} of the {len(answer.plans)} best"
     last = next(one for one in reversed(answer.plans) if one.tied)
     return f"Weft cannot resolve whether {others} are faster ({last.ratio_error(answer.best).why}); {known}."
@@ -116,7 +116,7 @@ def counts(answer: Plans) -> str:
         if answer.refined
         else ", all in closed forms"
     )
-    return f"{answer.searched:,} plans in {answer.wall_s:.1f} s, {out:,} of them cannot run{again}."
+    return f"{answer.searched:,} plans in {answer.wall_s:.1f} s, {out:,} of them infeasible{again}."
 
 
 def plan_table(answer: Plans) -> Table:
