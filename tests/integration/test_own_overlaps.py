@@ -230,7 +230,7 @@ def test_iterations_with_compute_units_of_their_own_run_beside_another_and_what_
     compared = weft.compare(graph, "h100-sxm", ["sequential", Halves()])
     run = compared["halves"]
     assert run.seconds < sum(run.durations.values())
-    share = int(re.search(r"(\d+)% of the all-reduce runs beside the GEMM", str(compared))[1])
+    share = int(re.search(r"(\d+)% of the all-reduce is hidden behind the GEMM", str(compared))[1])
     spans = {(span.operator, span.iteration): span for span in run.spans}
     first, second = spans["all_reduce", 0], spans["all_reduce", 1]
     beside = spans["gemm", 1].end_fs - first.start_fs

@@ -106,7 +106,7 @@ def test_calibrate_says_when_the_start_was_fitted_before_and_when_the_fit_made_i
 ):
     from weft.lab import catalog
 
-    whole = catalog.calibrated
+    whole = catalog.calibrate_subject
 
     def worse(*arguments):
         done = whole(*arguments)
@@ -115,7 +115,7 @@ def test_calibrate_says_when_the_start_was_fitted_before_and_when_the_fit_made_i
     _, out, _ = weft("calibrate", "--data", measurements, "--gpu", "h100-sxm")
     assert "values of h100-sxm were calibrated before" in out
     assert "further off" not in out
-    monkeypatch.setattr(catalog, "calibrated", worse)
+    monkeypatch.setattr(catalog, "calibrate_subject", worse)
     _, out, _ = weft("calibrate", "--data", measurements, "--gpu", "h100-sxm")
     assert "after the fit the rows held out are further off" in out
     assert "90.0% after): keep h100-sxm as it is" in out

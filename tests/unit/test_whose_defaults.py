@@ -124,7 +124,7 @@ def test_frameworks_are_listed_and_shown_like_the_other_lists():
 
 
 def test_what_is_shown_of_a_framework_are_its_fields():
-    known = {field.name for field in fields(Framework)} | {"reduced"}
+    known = {field.name for field in fields(Framework)} | {"reduce_dtype"}
     assert FRAMEWORK_FIELDS.keys() <= known
 
 

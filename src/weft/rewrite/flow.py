@@ -195,7 +195,7 @@ class Draft:
 
     >>> from weft.graph import Gemm
     >>> draft = Draft("bf16")
-    >>> product = draft.node("y", Gemm(8, 8, 4, "bf16"), draft.given("x", 8, 4), draft.weight("w", 4, 8))
+    >>> product = draft.node("y", Gemm(8, 8, 4, "bf16"), draft.add_input("x", 8, 4), draft.weight("w", 4, 8))
     >>> draft.graph(product)["y"].inputs
     ('x', 'w')
     """
