@@ -89,7 +89,7 @@ def _root() -> Path:
 
 
 def _fault(root: Path) -> str:
-    """Why the folder cannot serve as the cache; empty if it can."""
+    """Return why the folder cannot serve as the cache; empty if it can."""
     try:
         if root.is_dir():
             return "" if os.access(root, os.R_OK | os.X_OK) else "cannot be read: its permissions forbid it"

@@ -118,7 +118,7 @@ def replay(
 
 
 def _system(gpu: Gpu, gpus: int, slow: int | None) -> System:
-    """Return the GPUs, of which one may run at half the clock; InputError for one that is not there."""
+    """Return the GPUs; one GPU may run at half the clock. Raises InputError for a rank that does not exist."""
     if slow is None:
         return weft.system(gpu, gpus=gpus)
     if slow >= gpus:

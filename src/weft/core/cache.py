@@ -15,7 +15,7 @@ def cache_root() -> Path:
 
 
 def open_to_others(paths: Iterable[Path]) -> str:
-    """Why another user, except the system's administrator, could have written one of those files or folders."""
+    """Return why a user other than root could have written a file or folder of `paths`; empty if none could."""
     for path in paths:
         try:
             found = path.stat()

@@ -80,7 +80,7 @@ class Quantity:
         return units.format(value, self.dimension)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """How pydantic validates a field with this rule."""
+        """Return how pydantic validates a field with this rule."""
         return no_info_before_validator_function(self._validate_number, handler(source))
 
     def _validate_number(self, raw: object) -> float:
@@ -151,7 +151,7 @@ _MEANT = {"a valid dictionary or instance of": "a", "an instance of": "a", "a va
 """pydantic's type errors, reworded for users."""
 _LEAF_KEYS = ("value", "kind", "source", "low", "high")
 LONGEST_CHAIN = 16
-"""Most files of which each extends the next one."""
+"""Most files in a chain of files that extend each other."""
 LARGEST_TOML = 1 << 20
 """Largest TOML file that is read [bytes]."""
 _LISTED = 24

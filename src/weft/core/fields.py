@@ -24,12 +24,11 @@ class FieldDeclaration:
     """What is said of a field beside its type and default.
 
     `help` is its line on a help page, in which {names} stands for the known names. `least` and `most` bound a whole
-    number, of which errors give an `example`; `bounds` are the least and the most of a number that need not be whole.
-    `default` says in words what happens without a value. `noun` names a choice in errors; `names` are those that a text
-    may be, where its type does not list them, or "package.module:NAMES", imported when a name is checked. `unit` is
-    that of a number, in the plural. `scope` says
-    what the field is of, where not all readers of its class read it. A field's name is that of its option and its key
-    in a sweep's file.
+    number; errors give an `example`; `bounds` are the least and the most of a number that need not be whole. `default`
+    says in words what happens without a value. `noun` names a choice in errors; `names` are those that a text may be,
+    where its type does not list them, or "package.module:NAMES", imported when a name is checked. `unit` is that of a
+    number, in the plural. `scope` says what the field is of, where not all readers of its class read it. A field's name
+    is that of its option and its key in a sweep's file.
     """
 
     help: str
@@ -121,7 +120,7 @@ class Options:
     """Base of dataclasses whose fields users name: UnknownNameError for a name that no field has, with the nearest."""
 
     def __new__(cls, *_: Any, **given: Any) -> Self:
-        """Make an object, of which `__init__` sets the fields."""
+        """Make an object whose fields `__init__` sets."""
         known: Mapping[str, Field[Any]] = cls.__dataclass_fields__  # type: ignore[attr-defined]
         for name in given:
             if name not in known:

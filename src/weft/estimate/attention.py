@@ -210,7 +210,7 @@ def _context(
 def _generation(
     op: Attention, machine: Target, how: Mapping[str, float], own: Mapping[str, float]
 ) -> dict[str, FloatArray]:
-    """The next token's kernel: query heads that share keys go in one workgroup if a library packs so many of them.
+    """The next token's kernel: query heads that share keys go in one workgroup if a library packs that number of heads.
 
     It packs `least` to `most` (0: any number), `rows` to a workgroup; other heads read their keys one by one, through
     the cache. Keys are split among workgroups, which a combination follows.

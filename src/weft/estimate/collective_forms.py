@@ -95,7 +95,7 @@ class RankGroup(CollectiveCall):
 
 
 def ring(protocol: Protocol, size: FloatArray, group: RankGroup, channels: FloatArray | None = None) -> Parts:
-    """Return a ring collective with one protocol, by so many `channels` at once (None: the library's own number)."""
+    """Return a ring collective with one protocol on `channels` channels at once (None: the library's own number)."""
     form = {Protocol.LL: _ring_ll, Protocol.LL128: _ring_ll128, Protocol.SIMPLE: _ring_simple}[protocol]
     return form(size, group, channels)
 
@@ -103,7 +103,8 @@ def ring(protocol: Protocol, size: FloatArray, group: RankGroup, channels: Float
 def ring_in_rounds(
     protocol: Protocol, size: FloatArray, group: RankGroup, channels: FloatArray, at_once: FloatArray
 ) -> Parts:
-    """A ring collective by `channels` workgroups of which compute units hold `at_once`; both as the sizes' shape.
+    """Return a ring collective by `channels` workgroups; compute units hold `at_once` of them. Both have the sizes'
+    shape.
 
     The others start when earlier ones end, round after round. Every round carries its channels' part of the data, and
     all but the first go without the launch of the kernel, which is what a launch with LL takes.
@@ -222,7 +223,8 @@ def nvls(size: FloatArray, group: RankGroup) -> Parts:
     """Return the parts of a collective that the switch reduces or copies (NVLS).
 
     The busier direction of a GPU's link carries S + S/n bytes of an all-reduce, S of a reduce-scatter or all-gather.
-    These run two of the three stages of an all-reduce, at the same rate of the link and with two thirds of its start.
+    Reduce-scatter and all-gather run two of the three stages of an all-reduce, at the same rate of the link and with
+    two thirds of its start.
     """
     n, whole = group.ranks, group.name == "all_reduce"
     busier = 1 + 1 / n if whole else 1.0

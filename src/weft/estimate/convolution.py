@@ -96,8 +96,8 @@ def _implicit(op: Convolution, machine: Target) -> Inside:
 def _fuse_products(op: Convolution, machine: Target) -> Inside:
     """Return the products of a fused kernel, which transforms tiles in registers: memory sees images and outputs only.
 
-    It transforms the tiles of a step's channels anew for each `columns` of filters. Two outputs of a row are stored at
-    once, at the rate of a transform to memory.
+    The kernel transforms the tiles of a step's channels again for each `columns` of filters. Two outputs of a row are
+    stored at once, at the rate of a transform to memory.
     """
     product, kernels = _products(op, FUSED_OUTPUT, fused=True), convolution_kernels("winograd")
     a, b = floats(product.m) * product.k, floats(product.k) * product.n
@@ -167,9 +167,9 @@ def _points(op: Convolution, output: FloatArray | int) -> FloatArray:
 
 
 def _products(op: Convolution, output: FloatArray | int, *, fused: bool = False) -> Gemm:
-    """Return the GEMMs of transformed tiles, one for each point; in a fused kernel, one whose rows are all of them.
+    """Return the GEMMs of transformed tiles: a GEMM per point; in a fused kernel a single GEMM with the rows of all.
 
-    A complex product counts three real ones, of half the points (the spectrum of real numbers).
+    A complex product counts as three real products, at half the points (the spectrum of real numbers).
     """
     points, tiles = _points(op, output), _tiles(op, output)
     m, n, k = tiles, floats(op.filters), floats(op.channels)
@@ -183,7 +183,7 @@ def _products(op: Convolution, output: FloatArray | int, *, fused: bool = False)
 
 
 def _time_transform(reads: FloatArray, writes: FloatArray, machine: Target) -> Estimate:
-    """The time of a transform that reads and writes so many bytes."""
+    """Return the time of a transform that reads `reads` and writes `writes` bytes."""
     per_workgroup = THREADS * 16
     workgroups = np.ceil((reads + writes) / per_workgroup)
     return kernel_time(SweepKernel((DataSweep(reads, writes),), workgroups, floats(THREADS)), machine.gpu)

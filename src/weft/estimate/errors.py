@@ -151,7 +151,7 @@ def _of_mean(what: str, one: Mapping[str, Any], rows: str) -> Error:
 def exchange_error(library: str) -> Error:
     """Return the 80 % interval of MoE dispatch and combine by a library, with the number of ranks left out of its fit.
 
-    It is the widest of any library, if no row is about it.
+    A library without rows has the widest interval of any library.
     """
     known = CARRIED["exchange"]
     what = f"exchanges by {library}"

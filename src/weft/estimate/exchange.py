@@ -91,7 +91,7 @@ class ExchangedBytes:
 
 
 def count_bytes(what: Exchange, of: Dispatcher, nodes: int) -> ExchangedBytes:
-    """Return the copies and bytes of an exchange over that many nodes, by the library's rule."""
+    """Return the copies and bytes of an exchange over `nodes` nodes, by the library's rule."""
     wire = np.asarray(what.hidden) * PAYLOAD[_dtype(what, of)] * (what.operation != "prepare")
     per_node = what.ranks // nodes
     limit = what.reach if isinstance(what.reach, tuple) or what.reach is None else (what.reach, nodes)
@@ -167,7 +167,7 @@ def traffic(what: Exchange, system: Described, library: str = "deepep", *, compu
 
 
 def time_exchange(what: Exchange, machine: Target, of: Dispatcher, nodes: int, compute_units: Any) -> Estimate:
-    """Return the exchange over that many nodes by values of the library, as arrays; see `exchange`."""
+    """Return the exchange over `nodes` nodes by values of the library, as arrays; see `exchange`."""
     host = {"host": np.asarray(HOST_SYNC)} if of.host_sync and what.operation == "dispatch" else {}
     if of.name == "nccl":
         return _by_collective(what, machine, of, nodes, host)

@@ -150,8 +150,8 @@ def time_grouped(what: Grouped, machine: Target, own: Mapping[str, float]) -> di
 
 
 def _waves(workgroups: Any, work: Any, longest: Any, begin: float, units: int) -> tuple[FloatArray, FloatArray]:
-    """Time in main loops, and in begins and ends, of workgroups on that many units: the longest alone, or all shared
-    evenly and half of one for the tail.
+    """Return the times in main loops, and in prologues and epilogues, of `workgroups` on `units` compute units: the
+    longest workgroup alone, or an even share of all and half a workgroup for the tail.
     """
     few = workgroups <= units
     return (
@@ -220,7 +220,7 @@ def own_values(place: str, changed: Mapping[str, float] | None = None) -> dict[s
 
 
 def _by_gemms(op: GroupedGemm, machine: Target) -> Estimate:
-    """As a batch of GEMMs or serially; each group takes its share of a batch of groups like it."""
+    """Return the time as batched GEMMs or serially; each group takes its share of a batch of equal groups."""
     mean = floats(op.rows) / op.groups
     most = np.where(floats(op.busiest) > 0, op.busiest, mean)
     if np.all(most == mean):
@@ -231,7 +231,7 @@ def _by_gemms(op: GroupedGemm, machine: Target) -> Estimate:
 
 
 def _of_groups(op: GroupedGemm, rows: FloatArray, machine: Target) -> Estimate:
-    """Return the time of all groups, with that many rows each."""
+    """Return the time of all groups of `rows` rows each."""
     n, k, count = floats(op.n), floats(op.k), floats(op.groups)
     m, k = (k, rows) if op.over_rows else (rows, k)
     shape = Gemm(*cast("tuple[int, int, int]", (m, n, k)), op.dtype, accumulates=op.accumulates, scaled=op.scaled)
@@ -242,7 +242,7 @@ def _of_groups(op: GroupedGemm, rows: FloatArray, machine: Target) -> Estimate:
 
 
 def _mix_estimates(ends: Sequence[Estimate], first: FloatArray) -> Estimate:
-    """Return the mean of two estimates, of which the `first` has this share."""
+    """Return the mean of two estimates, the first with weight `first`."""
     every = side_by_side(ends)
     shares = np.stack(np.broadcast_arrays(first, 1 - first))
     parts = {name: (part * shares).sum(axis=0) for name, part in every.parts.items()}
@@ -308,7 +308,7 @@ def served_layer(what: GpuExperts, of: Library, machine: Target) -> Estimate:
 
 
 def _pass_bytes(what: GpuExperts, of: Library, chosen: Any) -> FloatArray:
-    """Bytes that the passes of a library beside its grouped GEMMs move, for that many chosen experts of all tokens.
+    """Return the bytes moved by a library's passes around its grouped GEMMs, for `chosen` experts of all tokens.
 
     Rows are permuted, unless the GEMM gathers them; activated, unless the GEMM does; quantised, by these passes or in
     kernels of their own ("apart"), which read 16 bits again; and added up.

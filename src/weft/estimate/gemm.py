@@ -35,8 +35,8 @@ class Inside:
     """What sets a product inside another operator's kernel apart from a GEMM of the library.
 
     `kernels` are those that it chooses from (none: the library's), `distinct` is how many elements A and B have in
-    memory, as shares of the product's (see `gemm_kernel.GemmShape`). It reaches `rate` of the GPU's rate of products,
-    writes `stored` of C, and never cuts a `whole` K.
+    memory, as shares of the product's (see `gemm_kernel.GemmShape`). The kernel reaches `rate` of the GPU's rate of
+    products, writes `stored` of C, and never cuts a `whole` K.
     """
 
     kernels: tuple[KernelCandidate, ...] = ()

@@ -57,7 +57,7 @@ def _commands(format: str, instructions: str, across: bool) -> tuple[int, float]
 def encode_seconds(
     words: float, pim: Pim, format: str = "mx9", instructions: str = "fused", across: bool = False
 ) -> float:
-    """Return the time to encode so many words of fp32 at each unit, with rows, turns to writing and refreshes [s]."""
+    """Return the time to encode `words` words of fp32 at each unit, with rows, turns to writing and refreshes [s]."""
     c, period = pim.channel, pim.units.period
     computing, written = _commands(format, instructions, across)
     held = int((pim.units.registers - INSTRUCTION_SETS[instructions].working) / written)
@@ -84,7 +84,9 @@ def gain_while_encoding(pim: Pim, format: str = "mx9", instructions: str = "fuse
 
 
 def serialised_loss(c: float, rate: float, gain: float, bandwidth: float, tokens: float) -> float:
-    """What two encodings of all weights add to a training step's time if nothing overlaps: 4 c F / (3 A BW n), a share.
+    """Return the share that two encodings of all weights add to a training step's time if nothing overlaps.
+
+    Source: 4 c F / (3 A BW n).
 
     `rate` is the GEMMs' F [FLOP/s], `gain` A, `bandwidth` the memory's BW [bytes/s], `tokens` n of a GPU and step: for
     each parameter 2 x 4 c / (A BW) seconds beside 6 n / F.
@@ -96,5 +98,5 @@ def serialised_loss(c: float, rate: float, gain: float, bandwidth: float, tokens
 
 
 def host_seconds(bytes_: float, bandwidth: float, format: str = "mx9") -> float:
-    """Return time for a kernel of the GPU to encode so many bytes of fp32: each is read, the copy is written [s]."""
+    """Return the time of a GPU kernel that encodes `bytes_` of fp32: it reads each value and writes the copy [s]."""
     return bytes_ * (1 + FORMATS[format].bits / VALUE_BITS) / bandwidth

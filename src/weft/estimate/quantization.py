@@ -43,7 +43,7 @@ class Format:
         return self.bits + ((self.scale_bits + self.zero_bits) / self.group if self.group else 0.0)
 
     def bytes(self, elements: float) -> float:
-        """Return the size of that many elements [bytes]."""
+        """Return the size of `elements` elements [bytes]."""
         return elements * self.bits_per_element / 8
 
 
@@ -124,4 +124,4 @@ def _seconds_per_operation(machine: Gpu, options: RunOptions, dtype: str | None 
 
 
 _MANY = 10**12
-"""FLOPs of which the mean time is taken."""
+"""FLOPs whose mean time is taken."""

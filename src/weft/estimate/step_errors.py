@@ -117,8 +117,9 @@ def _near(one: MeasuredClass, asked: tuple[str, str]) -> float:
 def step_error(gpu: Gpu, framework: str, mixture: bool = False) -> Error:
     """Return the 80 % interval of training steps of a framework on a GPU, of models with or without experts.
 
-    It follows from the measured steps of the same framework and of the same GPU, each as far as such classes are alike,
-    and is as wide as residuals of rows that it leaves out. Without any measured step of the GPU's vendor it is wider.
+    The interval follows from the measured steps of the same framework and of the same GPU, each as far as such classes
+    are alike, and is as wide as residuals of rows that it leaves out. Without any measured step of the GPU's vendor it
+    is wider.
     """
     layers = layers_of(mixture)
     known, spread = classes(layers), _spread(layers)
@@ -180,8 +181,8 @@ CHANGES = ("gpu", "framework", "model", "gpus", "precision", "dispatcher", "plan
 def ratio_error(one: Compared, other: Compared) -> Error:
     """Return the 80 % interval of measured / predicted of the ratio of two step times.
 
-    It is by pairs of measured steps that differ in the same things; both sides' errors have much in common, so it is
-    narrower than that of either. For a change without pairs it is that of the change with the widest.
+    The interval is from pairs of measured steps that differ in the same things; both sides' errors have much in common,
+    so it is narrower than that of either. For a change without pairs it is that of the change with the widest.
     """
     known: Mapping[str, Sequence[float]] = _CARRIED["ratio"][layers_of(one.mixture or other.mixture)]
     changed = [name for name in CHANGES if getattr(one, name) != getattr(other, name)] or ["plan"]

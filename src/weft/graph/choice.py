@@ -92,7 +92,7 @@ class LibraryCollective(_Kernel):
 class PaperAllReduce(_Kernel):
     """The T3 paper's ring as one all-reduce: no slices or staging, `in_flight` bytes in flight per workgroup.
 
-    It has `channels` workgroups (None: one on each compute unit that it may use).
+    The ring has `channels` workgroups (None: one on each compute unit that it may use).
     """
 
     carries_out: ClassVar[tuple[str, ...]] = ("all_reduce",)

@@ -54,10 +54,10 @@ class PlanMove:
 class PlanStep:
     """One step of a workgroup, named as in the file.
 
-    It waits for `waits`, makes `moves` (by a `port`: DMA engines make them) and then signals `signals`; `flushes` waits
-    until what was sent by ports has left. Of a step that `share` = (k, n) gives to n workgroups, it is the k-th part.
-    Workgroups of a rank wait for each other at a `barrier` (its number, and how many come), and count semaphores. The
-    steps `inner` of a pipeline take `unit` bytes of `chunks` chunks in turn.
+    The workgroup waits for `waits`, makes `moves` (by a `port`: DMA engines make them) and then signals `signals`;
+    `flushes` waits until what was sent by ports has left. Of a step that `share` = (k, n) gives to n workgroups, it is
+    the k-th part. Workgroups of a rank wait for each other at a `barrier` (its number, and how many come), and count
+    semaphores. The steps `inner` of a pipeline take `unit` bytes of `chunks` chunks in turn.
     """
 
     name: str

@@ -142,7 +142,7 @@ def _record(path: str | Path, number: int, line: str) -> dict[str, Any]:
 
 
 def _check_head(path: str | Path, head: Mapping[str, Any], lines: int) -> None:
-    """Raise ConfigError unless the first line announces a graph of this version with that many lines."""
+    """Raise ConfigError unless the first line announces a graph of this version with `lines` lines."""
     if head.get("format") != FORMAT:
         raise _broken(path, 1, f'does not announce a graph ("format": "{FORMAT}")')
     if head.get("version") != VERSION:

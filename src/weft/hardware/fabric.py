@@ -134,8 +134,8 @@ def nodes(
     """`gpus` GPUs in nodes of `each`, `bandwidth` [bytes/s] and `latency` [s] inside, an `adapter` [bytes/s] per GPU.
 
     Rail-optimised: adapters of GPUs with the same index in their nodes share a switch, and data for another index first
-    moves inside its node. With `oversubscription` a fat tree instead: a leaf switch per node whose uplinks have that
-    many times less bandwidth than its adapters. Raises InputError for GPUs that fill no whole nodes.
+    moves inside its node. With `oversubscription` a fat tree instead: a leaf switch per node whose uplinks have
+    `oversubscription` times less bandwidth than its adapters. Raises InputError for GPUs that fill no whole nodes.
     """
     if gpus % each:
         raise InputError(f"{gpus} GPUs do not fill nodes of {each}; choose a multiple of {each}")

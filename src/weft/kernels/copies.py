@@ -24,8 +24,8 @@ ALIGNMENT = 4096
 class CopyPiece(NamedTuple):
     """Data that a command moves: `bytes_` to the GPU `distance` ranks below, and to the one `also` below unless 0.
 
-    It is read here or, with `source`, at the GPU that many ranks below, from which distances then count. `part` numbers
-    the pieces into which a peer's data is cut.
+    The data is read on this GPU or, with `source`, on the GPU `source` ranks below, from which distances then count.
+    `part` numbers the pieces into which a peer's data is cut.
     """
 
     distance: int
@@ -40,9 +40,9 @@ class DmaGather:
     """An all-gather of `bytes_` (the whole output), or an all-to-all of as much, by DMA over `ranks` GPUs.
 
     Every GPU pushes its share, or each peer's part of its data, directly to all peers in one step: a command per peer,
-    each on an engine of its own. `engines_per_peer` splits a peer's data into that many commands; `engines` limits the
-    engines, which then take the commands in turn. With `broadcast` a command of an all-gather writes to two peers; with
-    `swap` one of an all-to-all exchanges both directions' data with a peer. `prelaunched` commands were enqueued
+    each on an engine of its own. `engines_per_peer` splits a peer's data into this number of commands; `engines` limits
+    the engines, which then take the commands in turn. With `broadcast` a command of an all-gather writes to two peers;
+    with `swap` one of an all-to-all exchanges both directions' data with a peer. `prelaunched` commands were enqueued
     earlier and wait for a flag. `threads` host threads share the GPUs; by default NVIDIA's have one each, AMD's one for
     all.
 

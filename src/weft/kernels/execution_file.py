@@ -251,7 +251,7 @@ def _kind(op: Mapping[str, Any], key: str) -> str:
 
 
 def _packets(parts: Sequence[BufferPart], first: int = 0) -> list[BufferPart]:
-    """Parts of which those from number `first` on hold packets."""
+    """Parts; those from number `first` on hold packets."""
     return [replace(part, packets=at >= first) for at, part in enumerate(parts)]
 
 

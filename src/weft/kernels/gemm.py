@@ -116,7 +116,7 @@ PROMOTED = (0.0, 1.0, 2.25)
 `scaled`: a multiply-add; a product of scales more, and a quarter of a load of these (deepseek-ai/DeepGEMM @54e2261
 sm90_fp8_gemm_1d2d.cuh, sm90_fp8_gemm_1d1d.cuh)."""
 _PROMOTES = ("ada", "blackwell-rtx", "hopper")
-"""Architectures of which vector units scale sums; matrix units do on Blackwell with tensor memory."""
+"""Architectures whose vector units scale sums; matrix units do on Blackwell with tensor memory."""
 
 
 def promoted_share(scaled: int, dtype: str, gpu: Gpu, options: RunOptions) -> float:

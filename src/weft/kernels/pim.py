@@ -71,7 +71,7 @@ INSTRUCTION_SETS: Mapping[str, InstructionSet] = {
 
 @dataclass(frozen=True)
 class Streamed:
-    """A streaming kernel: for each word of its result, so many operands read and results written."""
+    """A streaming kernel: the operands it reads and the results it writes for each word of its result."""
 
     about: str
     reads: int
@@ -162,7 +162,7 @@ def _encode_runs(
 
 
 def _next_row(group: int, words: int) -> int:
-    """Return the first group after `group` in another row of that many words."""
+    """Return the first group after `group` in another row, with `words` words per row."""
     per = max(words // GROUP, 1)
     return (group // per + 1) * per
 

@@ -167,7 +167,7 @@ def _quote(text: str) -> str:
 
 
 def reference(name_or_file: str, out: Path) -> str:
-    """How a file at `out` refers to what it extends: a name unchanged, a file by its relative path."""
+    """Return how a file at `out` refers to what it extends: a name unchanged, a file by its relative path."""
     if not name_or_file.endswith(".toml"):
         return name_or_file
     return Path(os.path.relpath(Path(name_or_file).resolve(), out.resolve().parent)).as_posix()

@@ -34,7 +34,7 @@ def _tells(groups: Sequence[Row], name: str) -> bool:
 
 
 def without_rows(lines: Sequence[Row]) -> str:
-    """How many demands have no rows and are left out, as a sentence; empty if none."""
+    """Return how many demands have no rows and are left out, as a sentence; empty if none."""
     silent = sum(not line["rows"] for line in lines)
     if not silent:
         return ""

@@ -224,7 +224,7 @@ def _predict_training(rows: Columns, machine: RowMachine, kind: str, name: str, 
 
 
 def _apart(rows: Columns, machine: Target, name: str, dtype: str, of: Sequence[Estimate]) -> FloatArray:
-    """What VeOmni's layers do beyond those of the library that stands for them [s].
+    """Return what VeOmni's layers do beyond those of the library that stands for them [s].
 
     By its source (ByteDance-Seed/VeOmni @3227dbe): gate and up are GEMMs of their own, which each read the rows;
     SiLU, product and weight of a row are three kernels. Around torch._grouped_mm all rows are joined with an empty

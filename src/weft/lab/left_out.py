@@ -61,9 +61,9 @@ def left_out(subjects: Sequence[Subject], key: Callable[[Subject], list[str]]) -
 def steps_left_out(steps: Sequence[Subject], key: Literal["framework", "gpu"]) -> list[Predicted]:
     """Predict the steps of each framework, or on each GPU, with the calibration residual fitted to those of all others.
 
-    It is fitted to dense models in frameworks whose host's launches are not fitted. What the framework's own host
-    spends on launches is the middle of its plausible range. vTrain's rows are not predicted: they are two of three, of
-    one GPU and one host, and the host decides them; they have a bar of their own.
+    The calibration residual is fitted to dense models in frameworks whose host's launches are not fitted. What the
+    framework's own host spends on launches is the middle of its plausible range. vTrain's rows are not predicted: they
+    are two of three, of one GPU and one host, and the host decides them; they have a bar of their own.
     """
     steps = [one.take((one.labels["framework"] != _OF_ONE_HOST).to_numpy()) for one in steps]
     fitted = [one.take(_has_no_host(one) & (one.labels["layers"] == "dense")) for one in steps]
@@ -92,7 +92,7 @@ def _values(streaming: float, hidden: float) -> dict[str, float]:
 
 
 def _residual(plain: FloatArray, streaming: FloatArray, hidden: FloatArray, measured: FloatArray) -> dict[str, float]:
-    """Return the residual that fits measured steps [s], of which a whole unit of each cause is known [s]."""
+    """Return the residual that fits measured steps [s]; a whole unit of each cause is known [s]."""
     causes = residual_leaves()
     parameters = [
         Parameter(path, *leaf.range, "", _NEEDS_ROWS, leaf.provenance.source) for path, leaf in causes.items()
@@ -238,7 +238,7 @@ def formats_left_out(subjects: Sequence[Subject]) -> list[Predicted]:
 
 
 def _kernels(table: str) -> str:
-    """Which kernels the library of a table runs for its format: libraries share them."""
+    """Return which kernels the library of a table runs for its format: libraries share them."""
     _, name, kind, _ = table.split(".")
     kernels = served.library("experts", name).how.get("kernels", {})
     return str(kernels.get(kind, kernels.get("default", name)))

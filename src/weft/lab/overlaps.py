@@ -198,7 +198,7 @@ def _read_pair(row: Mapping[str, Any]) -> MeasuredPair:
 
 
 def _compare_pair(row: Mapping[str, Any], case: MeasuredPair) -> Iterator[tuple[str, str, str, PairTimes, float]]:
-    """Everything comparable in a row: method, quantity, way to join, pair, and the measured time [s] or speedup.
+    """Yield everything comparable in a row: method, quantity, way to join, pair, and the measured time [s] or speedup.
 
     If it has only a speedup, the speedup is compared.
 
@@ -221,7 +221,7 @@ def _compare_pair(row: Mapping[str, Any], case: MeasuredPair) -> Iterator[tuple[
 
 
 def _is_flux(rows: pd.DataFrame) -> BoolArray:
-    """Which rows are Flux's own on an NVLink machine, from its paper or README."""
+    """Return which rows are Flux's own on an NVLink machine, from its paper or README."""
     source, system = rows["source"].str, rows["system"].str
     paper = source.startswith("Flux paper") & system.contains("SXM") & ~system.contains("nodes")
     return np.asarray(paper | source.startswith("bytedance/flux README"), dtype=np.bool_)

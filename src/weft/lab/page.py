@@ -115,7 +115,7 @@ def _rows(clouds: Sequence[Cloud]) -> Table:
 
 
 def _thinning_note(clouds: Sequence[Cloud]) -> str:
-    """How many rows are not drawn, in a sentence."""
+    """Return how many rows are not drawn, in a sentence."""
     whole = sum(len(cloud.measured) for cloud in clouds)
     return f" Of {whole:,} rows about {_DRAWN:,} are drawn, the worst among them." if whole > _DRAWN else ""
 
@@ -130,11 +130,11 @@ class ValidationReport(Report["Validation"]):
         self.data, self.lines = answer.to_dict(), lines
 
     def title(self) -> str:
-        """What was compared."""
+        """Return what was compared."""
         return "Weft's models against measurements"
 
     def sentences(self) -> list[str]:
-        """How many rows have a prediction, and how far each kind is off."""
+        """Return how many rows have a prediction, and how far each kind is off."""
         data = self.data
         errors = [f"{_group_name(one)} off by {one['median_abs_err']:.1%} in the median" for one in data["overall"]]
         kinds = "; ".join(errors) or "none can be judged"

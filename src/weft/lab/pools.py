@@ -32,7 +32,7 @@ _DOMAIN = 72
 
 @dataclass(frozen=True)
 class Workers:
-    """A pool: so many workers of `tp` GPUs that share experts by `ep`, or of `ep` GPUs with attention data parallel."""
+    """A pool: its `workers` of `tp` GPUs that share experts by `ep`, or of `ep` GPUs with attention data parallel."""
 
     workers: int
     tp: int
@@ -66,7 +66,7 @@ def workers(of: Mapping[str, int]) -> Workers | None:
 
 @dataclass(frozen=True)
 class PooledLoop:
-    """A closed loop of `clients` on two pools of GPUs, with prompts and answers of up to so many tokens."""
+    """A closed loop of `clients` on two pools of GPUs, with prompts and answers up to the stated lengths [tokens]."""
 
     model: str
     gpu: str
@@ -94,9 +94,9 @@ class PooledLoop:
 
     @cache  # noqa: B019 - one of few hundred rows
     def served(self, host: float | None = None, outside: float | None = None, launch: float | None = None) -> Steady:
-        """What a benchmark sees: the loop is simulated request by request; InputError without room.
+        """Return what a benchmark sees: the loop is simulated request by request; InputError without room.
 
-        A first token comes once its keys and values have been sent. A host's own time for each step, a request's time
+        A first token comes once its KV cache has been sent. A host's own time for each step, a request's time
         outside of steps, tokenizer aside, and a host's time for each launch [s] may be given.
         """
         changed = (host, outside, launch)
@@ -114,7 +114,7 @@ class PooledLoop:
         )
 
     def _deploy_pool(self, pool: Workers, changed: tuple[float | None, ...]) -> Server:
-        """A pool, all of whose replicas read prompts."""
+        """Return a pool whose replicas are all prefill workers."""
         host, outside, launch = changed
         plan = ServingPlan(
             tp=pool.tp, ep=pool.ep, dtype=self.dtype, weights=self.weights, kv_dtype=self.kv_dtype,

@@ -52,7 +52,7 @@ class _RankedRow:
 
 
 def ranking(predictions: Sequence[Predicted], framework: str) -> Ranking | None:
-    """How the plans of a framework's measured steps rank, each model and batch for itself; None without a pair.
+    """Return how the plans of a framework's measured steps rank, each model and batch for itself; None without a pair.
 
     Plans count together if they ran the same model and batch on the same machine, in the same software. Rows whose
     notes name an era, within which nothing else changed, count by it.
@@ -61,12 +61,12 @@ def ranking(predictions: Sequence[Predicted], framework: str) -> Ranking | None:
 
 
 def dispatchers_ranked(predictions: Sequence[Predicted]) -> Ranking | None:
-    """How the libraries that exchange tokens rank by measured steps of one plan each; None without a pair."""
+    """Return how MoE dispatch libraries rank by measured steps of one plan each; None without a pair."""
     return _rank_rows(one for part in predictions for one in _by_dispatcher(part))
 
 
 def replicas_ranked(predictions: Sequence[Predicted]) -> Ranking | None:
-    """How replicas of other numbers of GPUs rank by the time per further token of one load; None without a pair."""
+    """Return how replicas of other numbers of GPUs rank by TPOT of one load; None without a pair."""
     return _rank_rows(one for part in predictions for one in _by_replica(part))
 
 

@@ -123,7 +123,7 @@ def _host(text: str) -> str:
 
 
 def gemm_harness(notes: str, source: str) -> BenchmarkProtocol:
-    """How a measured GEMM was timed.
+    """Return how a measured GEMM was timed.
 
     vLLM's 8-bit linear layers first quantize their 16-bit input. hipBLASLt's tuning tables of gfx90a ("aldebaran",
     except for operands in the order NN), NeuSight's torch layers and LLMCompass's runs are timed from the host: none of

@@ -57,7 +57,7 @@ class Validation(Answer):
 
     @property
     def rows_used(self) -> int:
-        """How many rows have a prediction; one may have several, such as prefill and decode."""
+        """Number of rows with a prediction; a row may have several, such as prefill and decode."""
         parts = [part.subject for part in self.predictions]
         return len({(each.file, line) for each in parts for line in (*each.rows.index, *each.added)})
 
@@ -170,7 +170,7 @@ def subjects_of(
 
 
 def _no_tables(place: Path, kinds: Sequence[Kind] | None) -> bool:
-    """Whether a folder is asked for streams of requests only, or has nothing else."""
+    """Return whether a folder is asked for streams of requests only, or has nothing else."""
     return kinds == ["dram"] or not any(place.glob("*.csv"))
 
 

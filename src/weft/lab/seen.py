@@ -31,20 +31,20 @@ def seen_overlap(system: str, method: str) -> str:
 
 
 def seen_systems(kind: str, systems: Iterable[str]) -> list[str]:
-    """Whether each row's system was in sight, for a kind whose systems are listed."""
+    """Return whether each row's system was in sight, for a kind whose systems are listed."""
     known = _lists()[kind]["systems"]
     return [_word(hardware.system(name).name in known) for name in systems]
 
 
 def seen_gemms(gpu: Gpu, dtypes: pd.Series[str]) -> pd.Series[str]:
-    """Whether GEMMs of each row's data type on a GPU were fitted: its matrix rate is calibrated."""
+    """Return whether GEMMs of each row's data type on a GPU were fitted: its matrix rate is calibrated."""
     paths = {dtype: f"achieved.matrix_{dtype}" for dtype in dtypes.unique()}
     fitted = {path for path, value in gpu.provenance.items() if value.kind == "calibrated"}
     return dtypes.map({dtype: _word(path in fitted) for dtype, path in paths.items()})
 
 
 def seen_collectives(gpu: Gpu, profile: Profile) -> str:
-    """Whether a library's profile was fitted on a GPU."""
+    """Return whether a library's profile was fitted on a GPU."""
     return _word(gpu.name in profile.gpus)
 
 

@@ -79,7 +79,8 @@ HOSTS = np.linspace(0.0, 5e-3, 51)
 
 @dataclass(frozen=True)
 class ClosedLoop:
-    """A closed loop of `clients` that one replica of `gpus` GPUs serves, with prompts and answers of so many tokens.
+    """A closed loop of `clients` that one replica of `gpus` GPUs serves, with prompts and answers of the stated lengths
+    [tokens].
 
     Each GPU holds a slice of all experts, or with `ep` = `gpus` whole ones. `alike` are requests of equal lengths that
     begin together; lengths of others are drawn, up to those, and each client asks `_ROUNDS` times.
@@ -192,7 +193,7 @@ def _labels(rows: pd.DataFrame, machine: RowMachine, queries: Sequence[Any]) -> 
 
 
 def _stated_rows(rows: pd.DataFrame, quantity: str) -> pd.Series[bool]:
-    """Which rows state a quantity that is compared at their number of clients."""
+    """Return which rows state a quantity that is compared at their number of clients."""
     pools = rows["kind"] == POOLS
     most = np.where(pools, _MOST_SIMULATED, _LOW if quantity == "TTFT" else _HIGH)
     stated = rows[QUANTITIES[quantity]].notna() & (rows["clients"] <= most)
@@ -257,7 +258,7 @@ _DEGREES = ("tp", "pp", "dp_attn", "moe_tp", "moe_ep", "batch")
 
 
 def _square(rows: Any) -> Any:
-    """Whether a row states tp as the product of degrees of experts that are each the number of GPUs."""
+    """Return whether a row states tp as the product of degrees of experts that are each the number of GPUs."""
     return (rows["moe_ep"] > 1) & (rows["moe_ep"] == rows["moe_tp"]) & (rows["tp"] == rows["moe_tp"] * rows["moe_ep"])
 
 

@@ -119,7 +119,7 @@ STEPS = RowKind(
 
 
 def _peak(ran: Trained, quantity: str) -> float:
-    """The peak of memory that a row means [bytes]: of the device, the allocator, or the tensors; of which ranks."""
+    """Return the predicted peak memory [bytes] comparable with a row: device, allocator or tensors, for its ranks."""
     from weft.step.queries import memory
 
     devices = memory(ran.model, ran.system, ran.plan, framework=ran.framework).devices
@@ -146,7 +146,7 @@ def _longest(table: str, text: str) -> Any:
 
 
 def read_run(row: Mapping[str, Any], gpu: Gpu) -> Trained:
-    """What a row ran on a GPU; raises Unfit for what it does not state, and for what there is no model of."""
+    """Return what a row ran on a GPU; raise Unfit for missing values and for options without a model."""
     if row["task"] == "lora":
         raise Unfit("task", row["task"], "adapters on frozen weights have no model")
     if "binned by length" in row["notes"]:
@@ -185,7 +185,7 @@ def _with_micro_batch(ran: Trained, size: int) -> Trained:
 
 
 def _fits(ran: Trained) -> bool:
-    """Whether a plan works and its memory suffices."""
+    """Return whether a plan works and its memory suffices."""
     try:
         return _peak(ran, "device total") <= ran.system.gpu.memory.capacity and predict_step(ran).seconds > 0
     except InputError:
@@ -392,7 +392,8 @@ def _sequence_parallel(row: Mapping[str, Any], used: Framework) -> bool:
 def _is_paired(row: Mapping[str, Any]) -> bool:
     """Whether a row that names its dispatcher says that passes are paired, for which Megatron Core needs a pipeline.
 
-    It wants chunks of stages, and no recomputation (transformer_config.py, overlap_moe_expert_parallel_comm).
+    Megatron Core requires chunks of stages and no recomputation (transformer_config.py,
+    overlap_moe_expert_parallel_comm).
     """
     return bool(row.get("overlap_ep") == "on" and _whole(row, "pp", 1) > 1)
 

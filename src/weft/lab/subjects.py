@@ -234,7 +234,7 @@ class Predicted:
         ]
 
     def clouds(self) -> Iterator[Cloud]:
-        """One cloud of points for each data type, collective or method."""
+        """Yield one cloud of points for each data type, collective or method."""
         subject, measured = self.subject, self.subject.measured
         if "quantity" in subject.labels and set(subject.labels["quantity"]) != {"time"}:
             return  # speedups, which a plot of times cannot show

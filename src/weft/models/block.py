@@ -70,8 +70,8 @@ class FusionStyle:
 class Tokens:
     """The tokens that a layer works on: `batch` sequences of `sequence`, of which `context` ranks hold a part each.
 
-    The decoder of an encoder-decoder also attends to `source` tokens of each; `cached` tokens precede these in the
-    cache of keys and values.
+    The decoder of an encoder-decoder also attends to `source` tokens of each; `cached` tokens precede these in the KV
+    cache.
     """
 
     batch: int
@@ -461,7 +461,7 @@ class _Layer:
             yield LayerOp("experts_fc2_bias", added, "moe", "routed", role=inner)
 
     def activation(self, elements: int) -> Streaming:
-        """Return the activation function on that many elements of its output."""
+        """Return the activation function for `elements` elements of its output."""
         name, fused = self.model.activation, self.style.fused and self.model.biases == "all"
         if self.model.is_gated:
             return Streaming("swiglu", elements, 1, self.dtype)  # GeGLU moves the same bytes
@@ -502,7 +502,7 @@ class _Layer:
 
 
 def query_key_value(model: Transformer) -> int:
-    """Return columns of the projection of queries, keys and values."""
+    """Return the columns of the QKV projection."""
     return (model.attention_heads + model.key_heads) * model.head_size + model.key_heads * model.value_size
 
 

@@ -120,7 +120,7 @@ _WINDOWED = ("sliding_attention", "chunked_attention")
 
 
 def _mostly_windows(config: Config) -> Values:
-    """Windows in all but every so many layers (Gemma 3: five of six), unless `layer_types` says otherwise."""
+    """Return sliding windows except in every n-th layer (Gemma 3: five of six), unless `layer_types` says otherwise."""
     if config.get("layer_types") is not None or not config.get("sliding_window"):
         return _windows(config)
     return {"window": config["sliding_window"], "full_every": config["sliding_window_pattern"]}
@@ -131,7 +131,7 @@ def _gemma3(config: Config) -> Values:
 
 
 def _llama4(config: Config) -> Values:
-    """Experts in every so many layers beside a shared one, MLPs of another width, full attention in one of four."""
+    """Return experts in every n-th layer and a shared expert, MLPs of another width, full attention in one of four."""
     chunked = config.get("attention_chunk_size")
     listed = {**config, "sliding_window": chunked, "sliding_window_pattern": config["no_rope_layer_interval"]}
     every = config["interleave_moe_layer_step"]

@@ -71,7 +71,7 @@ def _deepspeech(batch: Any, frames: Any, dtype: str) -> Named:
 
 
 def deepspeech_steps(frames: Any) -> Any:
-    """Steps of DeepSpeech2's recurrent layers for that many frames of 10 ms; InputError below one step."""
+    """Return the steps of DeepSpeech2's recurrent layers for `frames` frames of 10 ms; InputError below one step."""
     steps = (np.asarray(frames) - 11) // 2 + 1 - 10
     if np.any(steps < 1):
         raise InputError(f"{np.min(frames):g} frames are too few for DeepSpeech2's convolutions; give at least 31")

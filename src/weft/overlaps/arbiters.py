@@ -247,7 +247,7 @@ def _critical_first(view: ArbiterView) -> int:
 
 
 ROUND_ROBIN = ArbiterPolicy("round-robin", _round_robin)
-"""The streams take turns by bytes: the one that was admitted fewer is next; each goes alone if the other is empty."""
+"""The streams take turns by bytes: the stream with fewer admitted bytes is next, or whichever has requests."""
 COMPUTE_FIRST = ArbiterPolicy("compute-first", _compute_first)
 """T3-MCA: compute always goes first; communication enters only a queue below the threshold, or when it starves."""
 COMMUNICATION_FIRST = ArbiterPolicy("communication-first", _communication_first)

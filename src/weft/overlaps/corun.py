@@ -50,7 +50,7 @@ class CoRunStrategy(OverlapMethod):
     `channels` is the most workgroups of a collective, one each (None: the library's own number, whatever the masks);
     `algorithm` is "ring", "direct" or "nvls" (None: the library's choice). `first` is what the host launches first
     (None: the collectives if they have priority, else the GEMMs). `copies` are options of DMA engines; `in_flight`
-    replaces the library's all-reduce by the T3 paper's ring with that many bytes in flight per workgroup.
+    replaces the library's all-reduce by the T3 paper's ring with `in_flight` bytes in flight per workgroup.
     """
 
     driver: Driver = declare(Driver.CU, "", noun="driver of a collective")

@@ -55,7 +55,7 @@ class DeepEP(ExpertMethod):
         return with_exchanges(graph, KernelChoice(MoEExchange(find_moe_layer(graph).routing, self.library)))
 
     def lowers(self, kernel: ChosenKernel | None) -> bool:
-        """Return whether a kernel is an exchange by a library that sends tokens once to each GPU."""
+        """Return whether a kernel is an MoE dispatch or combine that sends each token once per GPU."""
         return isinstance(kernel, MoEExchange) and kernel.dispatcher is not None
 
     @property

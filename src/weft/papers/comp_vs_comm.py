@@ -41,7 +41,7 @@ SEQUENTIAL = "sequential"
 FRAMEWORK = "megatron-2022"
 """The framework of the scenarios: that of the paper's time, without FlashAttention."""
 LAYERS = 2
-"""Layers of a scenario's step, of which one is looked at: all are alike."""
+"""Layers of a scenario's step; all are alike and one is shown."""
 _T3_DEGREE = 32
 """Largest degree at which T3 runs in the engine: larger ones are no degree of a model that was trained."""
 

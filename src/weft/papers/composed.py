@@ -152,7 +152,7 @@ class Composed:
         return dict(parts)
 
     def share(self, gemms: float = 1.0, computing: float = 1.0) -> float:
-        """Communication's share of the sequential step, if GEMMs or all computing were so many times faster."""
+        """Return communication's share of the sequential step with GEMMs or all computing faster by these factors."""
         moved = self.parts[COMMUNICATION]
         kept = self.seconds() - moved - self.parts["gemm"]
         return moved / (moved + (self.parts["gemm"] / gemms + kept) / computing)

@@ -39,7 +39,7 @@ _NINTH = 1.2816
 
 
 class Capacity(NamedTuple):
-    """Largest rates [1/s] of a source: as it was, and as it proposes, with that many readers."""
+    """Largest rates [1/s] of a source's baseline and its proposal, and the number of prefill workers."""
 
     id: str
     base: float
@@ -382,7 +382,7 @@ def _gain(case: Mapping[str, Any]) -> float:
 
 
 def _first_tokens(case: Mapping[str, Any]) -> Iterator[FirstToken]:
-    """Mooncake's prompts one by one, with their keys and values sent to the other node."""
+    """Mooncake's prompts one by one, with their KV cache sent to the other node."""
     where = hardware.system(case["system"]).replace(case["changes"])
     model, rows = _model(case["model"]), zip(case["prompts"], case["first_ms"], case["sent_ms"], strict=True)
     for prompt, first, sent in rows:

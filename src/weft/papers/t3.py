@@ -254,7 +254,7 @@ class T3Study(PaperStudy):
         ]
 
     def figures(self) -> Iterator[StudyFigure]:
-        """The claims of which at least one case was run; the text says so if not all were."""
+        """The claims with at least one case that was run; the text says if cases are missing."""
         for id_, measure in MEASURES.items():
             wanted = CASES[DECLARED.claims[id_].cases]
             runs = self.free if id_.startswith("free.") else self.comparisons
@@ -264,7 +264,7 @@ class T3Study(PaperStudy):
                 yield StudyFigure(id_, measure(found), part=part)
 
     def own(self) -> dict[str, Any]:
-        """One plain record per sub-layer and configuration; under "free", those with free stages."""
+        """Return one plain record per sub-layer and configuration; under "free", those with free stages."""
         sets = {"runs": self.cases, "free": self.free.values()}
         return {name: [record for case in cases for record in case.rows()] for name, cases in sets.items()}
 

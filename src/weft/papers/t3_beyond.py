@@ -110,7 +110,7 @@ class ModelSteps:
         return float(len(self.overlaps)) * load_model(self.model).hidden
 
     def inputs(self) -> Mapping[str, Any]:
-        """Everything that decides the record."""
+        """Return the inputs that determine the record."""
         model, on = load_model(self.model), hardware.system(self.system)
         return {"model": model.model_dump(), "system": on.inputs(), "plan": self.plan, "overlaps": self.overlaps}
 
@@ -827,7 +827,7 @@ def _gathers(gpu: Gpu) -> Iterator[PlannedPoint]:
 def _forward(layer: str, tp: int, tokens: int | None = None) -> Graph:
     """The forward GEMM of a sub-layer whose backward one ends with an all-reduce, behind the all-gather of its rows.
 
-    It may have fewer `tokens` than a step.
+    The pass may have fewer `tokens` than a step.
     """
     backward = whole(load_model(MODEL), layer).gemm
     forward = replace(backward, m=tokens or backward.m, n=backward.k, k=backward.n)

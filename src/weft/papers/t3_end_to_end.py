@@ -163,7 +163,7 @@ class T3EndToEnd(PaperStudy):
         return [f"T3-MCA makes whole steps faster: {gained}; {why}"]
 
     def figures(self) -> Iterator[StudyFigure]:
-        """The claims of which at least one case was run; the text says so if not all were."""
+        """The claims with at least one case that was run; the text says if cases are missing."""
         for id_, measure in MEASURES.items():
             found = measure.steps(self)
             if found:

@@ -99,7 +99,7 @@ class Launched(Record):
     ) -> dict[str, Any]:
         """Return the fields of `weft.TrainingPlan` on a number of GPUs.
 
-        They are those of the file, those `stated` that it leaves open, and those in `instead` of its own. Raises
+        Fields are those of the file, those `stated` that it leaves open, and those in `instead` of its own. Raises
         InputError for a `stated` field that the file states otherwise, and for batches that contradict each other.
         """
         for name in stated:

@@ -126,7 +126,7 @@ class Planned(PlannedDeployment[TrainingPlan]):
         return ratio_error(mine, theirs)
 
     def is_tied(self, best: Planned) -> bool:
-        """Whether Weft cannot resolve which of two plans is faster."""
+        """Return whether Weft cannot resolve which of two plans is faster."""
         low, high = self.ratio_error(best).around(self.step_time_s / best.step_time_s)
         return low <= 1 <= high
 
@@ -168,7 +168,7 @@ class Planned(PlannedDeployment[TrainingPlan]):
 
     @property
     def command(self) -> str:
-        """The `weft step` that answers for it alone; empty where model or system are not as the catalogue has them."""
+        """Return the `weft step` command that times this plan; empty if model or system differ from the catalogue's."""
         on, plan = self.setting, self.plan
         system = f"{on.system.gpus}x{on.system.gpu.name}"
         try:

@@ -43,7 +43,7 @@ class LinearProgram:
     def solve(self, seconds: float = math.inf) -> FloatArray | None:
         """Return the values of all unknowns; None if no values keep the constraints.
 
-        Raises InputError if HiGHS has no proven optimum after so many `seconds`.
+        Raises InputError if HiGHS has no proven optimum after `seconds` [s].
         """
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import coo_array

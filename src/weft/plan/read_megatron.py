@@ -35,7 +35,7 @@ _BYTES = {"fp32": 4, "float32": 4, "fp16": 2, "float16": 2, "bf16": 2, "bfloat16
 _GRAPHED = ("attn", "mlp", "moe", "moe_router", "moe_preprocess")
 
 SHAPES = frozenset(("num-layers", "tensor-model-parallel-size", "micro-batch-size", "global-batch-size"))
-"""Arguments of which a run has some."""
+"""Arguments that identify a run: at least one is present."""
 _TRAINS = frozenset(("micro-batch-size", "global-batch-size", "train-iters", "train-samples"))
 _CONVERTS = re.compile(r"convert|preprocess|tools/|merge_|inference|evaluate", re.IGNORECASE)
 _OVERRIDE = re.compile(r"([~+]*)((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:=(.*))?", re.DOTALL)

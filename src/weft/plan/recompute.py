@@ -118,7 +118,7 @@ def _order(kinds: Sequence[Layers]) -> list[str]:
 
 
 def frontier(kinds: Sequence[Layers], least: float = 0.01) -> tuple[tuple[str, ...], ...]:
-    """The sets of operators of which none takes less time and leaves less memory, from all kept to the least memory.
+    """Return the Pareto-optimal sets of operators in time and memory, from all kept to the least memory.
 
     Each set leaves less than the one before it by at least the part `least` of what all layers keep.
     """
@@ -170,7 +170,7 @@ class Policy:
 class Recomputation(Answer):
     """What to compute again so that a plan's peak stays within `budget` bytes.
 
-    `policies` are the sets of operators of which none is both faster and smaller, from all kept to the least memory;
+    `policies` are the Pareto-optimal sets of operators in time and memory, from all kept to the least memory;
     `named` are the policies that frameworks offer. `chosen` is the fastest of all that fits, None if none does.
     """
 

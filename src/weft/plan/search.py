@@ -54,7 +54,7 @@ class Workload(ABC, Generic[C, P, T]):
 
     @abstractmethod
     def objectives(self, planned: P) -> tuple[float, ...]:
-        """Return what is least in a good deployment, all of which the Pareto front compares."""
+        """Return the objectives to minimise, all of them compared by the Pareto front."""
 
     def excludes(self, candidate: C) -> bool:
         """Return whether a bound says that a candidate need not be evaluated."""
@@ -72,7 +72,7 @@ class Workload(ABC, Generic[C, P, T]):
 
 
 class Search(Generic[C, P, T]):
-    """One search: its time, its progress, and why candidates are `infeasible`, so many by reason.
+    """One search: its time, its progress, and the number of `infeasible` candidates by reason.
 
     `untried` are the candidates that no bound excludes, and that the time of the search did not reach.
     """
@@ -140,7 +140,7 @@ class Search(Generic[C, P, T]):
 def pareto_front(
     planned: Iterable[P], objectives: Callable[[P], tuple[float, ...]], alike: float = 0.0
 ) -> tuple[P, ...]:
-    """Return those that no other one beats or equals in all objectives, of which each is best if least, in their order.
+    """Return, in order, the plans that no other plan beats or equals in all objectives (smaller is better).
 
     The last objective counts as better by a share above `alike`.
     """

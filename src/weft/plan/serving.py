@@ -44,7 +44,7 @@ _LEAST_S = 300.0
 _MOST_OF_TIME, _MOST_OF_LIFETIMES = 15_000, 30_000
 """Most requests that this time takes, and most that a steady state takes."""
 _PROBED, _PROBED_SHARE = 1000, 1.5
-"""First requests, of which a layout may miss so many times the share that all may miss; else it is given up."""
+"""First requests, and the multiple of the allowed SLO-miss share above which they end a layout's simulation."""
 _STEP_LIMITS = "max_num_batched_tokens", "max_num_seqs"
 _DEGREES = (1, 2, 4, 8)
 _WIDE = (8, 16, 32, 64, 128)
@@ -58,7 +58,7 @@ _SMALLER_STEPS = (4, 16)
 _ALIKE = 0.02
 """Share by which a layout must be faster than one of no more GPUs to stand on the front."""
 _APART = 1.2
-"""Ratio of the most GPUs to the fewest of a range, in each of which the front is searched for the fastest users."""
+"""Ratio of the most to the fewest GPUs of a range; the front is searched for the fastest users in each range."""
 
 
 def plan_serving(

@@ -31,11 +31,11 @@ from weft.serving.step_times import Shape, StepTimes
 
 FloatArray = NDArray[np.float64]
 _SOME = 1000
-"""Requests of which the mean lengths are taken."""
+"""Requests whose mean lengths are taken."""
 _MARGIN = 0.98
 """Share of a step's least time that bounds count: sizes are timed at some points, and linear between them."""
 _TIMES = np.geomspace(1e-3, 100.0, 1153)
-"""Times per token of which some are bounds [s], 1 % apart."""
+"""Candidate bounds of the times per token [s], 1 % apart."""
 
 
 @dataclass(frozen=True)

@@ -182,7 +182,7 @@ class Space:
         return self.choices["context"] if cp > 1 else self.choices["context"][:1]
 
     def _rule(self, degrees: Mapping[str, Any]) -> str:
-        """Why degrees do not fit the model or the machine; empty if they do."""
+        """Return why degrees do not fit the model or the machine; empty if they do."""
         tp, dp, each = degrees["tp"], degrees["dp"], self.system.gpus_per_node
         if tp > each and "tp" not in self.fixed:
             return f"tp {tp} leaves the {each} GPUs of a node"
@@ -197,7 +197,7 @@ class Space:
         return next(problems(self.model, probe), "")
 
     def _order_rule(self, plan: TrainingPlan, micro_batch: int) -> str:
-        """Why the schedule of a plan does not run such micro-batches; empty if it does."""
+        """Return why the schedule of a plan does not run such micro-batches; empty if it does."""
         dp, pp, name = plan.dp, plan.pp, plan.order_of_pipeline
         if self.batch % (dp * micro_batch):
             return f"micro-batches of {micro_batch} do not divide the {self.batch // dp:,} sequences of a replica"

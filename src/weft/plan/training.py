@@ -209,7 +209,7 @@ class TrainingSearch(Workload[TrainingPlan | Planned, Planned, Plans]):
         return planned.step_time_s, planned.gpus, planned.peak_bytes
 
     def is_kept(self, candidate: TrainingPlan | Planned) -> bool:
-        """Return whether the windows of a plan are on disk; none after one of which some are not."""
+        """Return whether all windows of a plan are on disk; False for plans after the first without."""
         store = Store()
         return (
             not self.is_late
@@ -321,7 +321,7 @@ class TrainingSearch(Workload[TrainingPlan | Planned, Planned, Plans]):
                 yield replace(one, step_time_s=seconds, fidelity="windows")
 
     def _simulate_window(self, task: CoRunWindow) -> bool:
-        """Whether a window is on disk, simulated now if there is time; one that the engine refuses needs none."""
+        """Return whether a window is on disk, simulating it if time is left; True if the engine refuses the window."""
         store = Store()
         if not self.search.time_left:
             return store.get(question(task)) is not None

@@ -14,7 +14,7 @@ from weft.rewrite.flow import Flow, GraphChange, apply_change
 from weft.rewrite.rules import Rule
 
 ALPHA = 1.05
-"""A graph is looked at further if its time is at most so many times the best (TASO)."""
+"""A graph is expanded if its time is at most `ALPHA` times the best (TASO)."""
 MOST = 1000
 """Most graphs that are costed."""
 KEPT = 5

@@ -27,7 +27,7 @@ LEAST = 20_000
 EVERY_S = 60.0
 """Least time between two checkpoints [s]."""
 _SHARE = 20
-"""A checkpoint follows the last one after that many times what that took, too."""
+"""A checkpoint also waits `_SHARE` times as long as the last checkpoint took."""
 QUIET_S = 2.0
 """Time for which a run reports no progress: it may be over by then [s]."""
 _LOOK = 256
@@ -47,7 +47,7 @@ class _Resumable:
     weight: float = 0.0
 
     def inputs(self) -> Mapping[str, Any]:
-        """Everything that decides the state."""
+        """Return the inputs that determine the state."""
         return self.decides
 
     def run(self) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Replicas behind a router: arrivals, steps and transfers of keys and values in the order of time."""
+"""Replicas behind a router: arrivals, iterations and KV-cache transfers in the order of time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Route = Callable[[Sequence[Replica]], Replica]
 """Chooses the replica of the next request."""
 _reached = attrgetter("reached")
 Watch = Callable[[Request], None]
-"""Sees each request that has been answered; it may raise `GivenUp`."""
+"""Called with each request that has been answered; may raise `GivenUp`."""
 
 
 class GivenUp(Exception):
@@ -75,9 +75,9 @@ def _set_own(item: object, values: Mapping[str, Any]) -> None:
 class Cluster:
     """Replicas that answer the requests of a load.
 
-    With `decoders`, `replicas` only read prompts, and answers are written by these once keys and values have been sent,
-    which takes `transfer(request)` seconds. A request reaches a replica `outside(tokens of its prompt)` seconds after
-    its arrival. Where a proxy asks one server after the other, the second takes `asked_again(tokens of its prompt)`
+    With `decoders`, `replicas` are prefill workers, and `decoders` write answers once the KV cache has been sent, which
+    takes `transfer(request)` seconds. A request reaches a replica `outside(tokens of its prompt)` seconds after its
+    arrival. Where a proxy asks one server after the other, the second takes `asked_again(tokens of its prompt)`
     seconds, and computes the last token of the prompt again, for the first token that a client sees. Events at the same
     time: steps end in the order of replicas, then transfers, then requests arrive, then idle replicas start a step.
     """

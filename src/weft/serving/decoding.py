@@ -68,7 +68,7 @@ class DecodeGroup:
         return found
 
     def pop_full(self, tokens: int) -> list[Request]:
-        """Return the members whose KV-cache blocks do not suffice for `tokens` more tokens; they must be `refilled`."""
+        """Return the members whose KV-cache blocks do not hold `tokens` more tokens; they must be `refilled`."""
         return self._pop(self._rooms, self.steps + tokens - 1)
 
     def refill(self, some: Iterable[Request]) -> None:

@@ -1,4 +1,4 @@
-"""What serving frameworks do by default: their policy, the size of a step, blocks of keys and values, and memory."""
+"""Defaults of serving frameworks: scheduling policy, tokens per step, KV-cache blocks, and memory."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class ServingDefaults:
     """How a framework serves on a GPU.
 
     A step takes at most `tokens`, and at most `sequences` run at once; the KV cache lies in blocks of `block` tokens,
-    and take `cache_bytes` of each GPU [bytes]. The host adds `host` to every step [s], plausibly `host_range`,
-    and a request takes `frontend` and `token` for each token of its prompt outside of steps, up to its first token [s].
-    Each kernel of a step with prompts takes it `launch` [s], unless the step has at most `graphed` tokens; graphs hold
+    and take `cache_bytes` of each GPU [bytes]. The host adds `host` to every step [s], plausibly `host_range`, and a
+    request takes `frontend` and `token` for each token of its prompt outside of steps, up to its first token [s]. Each
+    kernel of a step with prompts takes it `launch` [s], unless the step has at most `graphed` tokens; graphs hold
     `pieces` between the attention of two layers, or whole steps. Rules and times are those of a `version`, or of the
     `versions` whose rows they were fitted to. Of separate pools, a proxy `asks_again` for an answer once the prompt has
-    been read, or keys and values are all that is sent.
+    been read, or only the KV cache is sent.
     """
 
     name: str
@@ -114,7 +114,7 @@ def _size(rows: list[dict[str, Any]], forward: Forward) -> dict[str, Any]:
 def _room(
     name: str, table: Mapping[str, Any], forward: Forward, tokens: int, sequences: int, share: float | None
 ) -> int:
-    """Memory for keys and values on each GPU [bytes]."""
+    """Return the KV-cache memory of each GPU [bytes]."""
     capacity, tp, pp = int(forward.system.gpu.memory.capacity), forward.plan.tp, forward.plan.pp
     share = share or _value(table["memory_share"])
     beside = table.get("reserved")

@@ -1,8 +1,8 @@
 """Schedulers of serving frameworks: which requests get how many tokens of the next step. See `POLICIES`.
 
-A policy is called with a `Replica` before every iteration. It reads `running` (in the order in which requests started)
-and `waiting` (in the order of arrival, preempted ones first), and calls `schedule_tokens` and `preempt`. A policy of
-one's own is a function:
+A policy is called with a `Replica` before every iteration. The policy reads `running` (in the order in which requests
+started) and `waiting` (in the order of arrival, preempted ones first), and calls `schedule_tokens` and `preempt`. A
+policy of one's own is a function:
 
     def shortest_first(server):
         running_first(server)
@@ -36,8 +36,8 @@ class Maker(Protocol):
 class Policy:
     """A scheduler: how it is made, and what it does.
 
-    A `steady` one that starts no waiting request starts none before a running one ends or another arrives, so that many
-    steps of decode tokens may be timed at once.
+    A `steady` policy that admits no waiting request now admits none until a request finishes or arrives. Consecutive
+    decode iterations can then be timed in one batch.
     """
 
     make: Maker

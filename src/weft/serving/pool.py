@@ -1,4 +1,4 @@
-"""Memory for keys and values of a replica: blocks of requests, and of prompts that begin alike, kept for later."""
+"""KV cache of a replica: blocks of requests, and of prompts that begin alike, kept for later."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Pool:
         return self.capacity - self.used
 
     def bytes(self, tokens: int) -> int:
-        """Keys and values of that many tokens of a sequence, in whole blocks."""
+        """Return the KV-cache bytes of `tokens` tokens of a sequence, in whole blocks."""
         blocks = -(-tokens // self.block)
         found = self._bytes.get(blocks)
         if found is None:
@@ -52,12 +52,12 @@ class Pool:
         return found
 
     def bytes_short(self, request: Request, tokens: int) -> int:
-        """Return the bytes that a request lacks for that many tokens, beside what it holds and shares."""
+        """Return the bytes that a request lacks for `tokens` tokens, beyond the blocks that it holds and shares."""
         borrowed = len(self._of.get(request.id, ())) * self._block_bytes if self.shared else 0
         return max(self.bytes(tokens) - borrowed - request.held, 0)
 
     def needs(self, some: Iterable[Request], tokens: int) -> int:
-        """Return the bytes that requests lack for that many more tokens of each."""
+        """Return the bytes that requests lack for `tokens` more tokens each."""
         found = 0
         for request in some:
             then = request.computed + tokens
@@ -66,7 +66,7 @@ class Pool:
         return found
 
     def allocate_blocks(self, request: Request, tokens: int) -> bool:
-        """Allocate what lacks for that many tokens of a request; False, and nothing is changed, if it does not fit."""
+        """Allocate the missing blocks for `tokens` tokens of a request; if they do not fit, change nothing: False."""
         more = self.bytes_short(request, tokens)
         if more > self.capacity - self.used:
             return False
@@ -79,7 +79,7 @@ class Pool:
         return True
 
     def most_bytes_short(self, tokens: int) -> int:
-        """Most bytes that a request may lack for that many more tokens: a sequence grows ever less by the token."""
+        """Return an upper bound of the bytes that a request lacks for `tokens` more tokens."""
         return self.bytes(tokens + self.block - 1)
 
     def release(self, request: Request) -> None:

@@ -22,7 +22,7 @@ class Pipeline:
         self.free = [0.0] * stages
 
     def end(self, start: float, seconds: Sequence[float]) -> float:
-        """Return when a batch that starts has passed all stages, which take that many seconds each."""
+        """Return when a batch that starts at `start` has passed all stages, which take `seconds` each."""
         at = start
         for stage, took in enumerate(seconds):
             at = self.free[stage] = max(at, self.free[stage]) + took
@@ -117,12 +117,12 @@ class Replica:
 
     @property
     def free(self) -> int:
-        """Bytes of keys and values that are free on each GPU."""
+        """Free KV-cache bytes of each GPU."""
         return self.pool.free
 
     @property
     def free_tokens(self) -> int:
-        """Tokens of one sequence whose keys and values would fit."""
+        """Tokens of one sequence whose KV cache would fit."""
         return self.pool.free // self.pool.bytes(self.pool.block) * self.pool.block
 
     @property
@@ -131,7 +131,7 @@ class Replica:
         return len(self.running) + len(self.waiting)
 
     def bytes_short(self, request: Request, tokens: int) -> int:
-        """Return the bytes that a request lacks for that many more tokens."""
+        """Return the bytes that a request lacks for `tokens` more tokens."""
         return self.pool.bytes_short(request, request.computed + tokens)
 
     def blocked_on(self, what: str) -> None:
@@ -232,7 +232,7 @@ class Replica:
         return count
 
     def _is_short(self, some: Sequence[Request], tokens: int) -> bool:
-        """Return whether memory lacks for that many more tokens of each of some requests."""
+        """Return whether the KV cache is too small for `tokens` more tokens of each request."""
         free = self.pool.free
         return len(some) * self.pool.most_bytes_short(tokens) > free and self.pool.needs(some, tokens) > free
 
@@ -241,7 +241,7 @@ class Replica:
         return request.generated > 0 and request.uncomputed_tokens == 1 and request.id not in self._given
 
     def preempt(self, request: Request, last: bool = False) -> None:
-        """Take a running request's memory; it waits again, first in line or last, and its tokens are recomputed."""
+        """Preempt a running request: free its KV cache and queue it first or last; its tokens are recomputed."""
         if type(request) is not Request:
             raise _no_request(request)
         try:
@@ -403,7 +403,7 @@ class Replica:
         return low
 
     def _needs(self, steps: int) -> int:
-        """Return the bytes that so many steps take beyond what is held, the first of which has been allocated."""
+        """Return the bytes that `steps` iterations need beyond the allocated blocks; the first has been allocated."""
         return self.pool.needs(self.running, self._drafts.written_tokens(steps) + 2 * self._drafts.tokens)
 
 

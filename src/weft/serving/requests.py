@@ -29,9 +29,9 @@ HASHED_TOKENS = 512
 
 
 class RequestSpec(NamedTuple):
-    """What a request asks for: when it arrives [s], and tokens of its prompt and of its answer.
+    """A request: its arrival time [s], and the tokens of its prompt and of its answer.
 
-    `blocks` are ids of the blocks of its prompt, equal where prompts begin alike.
+    `blocks` are ids of the blocks of its prompt; prompts with a common prefix share ids.
     """
 
     arrival: float
@@ -121,7 +121,7 @@ class Request:
 
     @property
     def uncomputed_tokens(self) -> int:
-        """Known tokens whose keys and values have not been computed: one while it generates."""
+        """Known tokens that are not in the KV cache yet: one while the request generates."""
         return self.input + self._generated - self._computed
 
     @property

@@ -31,7 +31,7 @@ STATISTICS = ("mean", "p50", "p90", "p99")
 class ServedRequest(NamedTuple):
     """A request that was answered: times [s] of its arrival, its start, its first and its last token, and its tokens.
 
-    It `reached` a replica some time after its arrival. It was preempted so many times; `replica` wrote its answer.
+    `reached` is when a replica received the request. `replica` wrote its answer.
     """
 
     arrival: float
@@ -115,7 +115,7 @@ class Pools(NamedTuple):
 
     @property
     def bottleneck(self) -> str:
-        """The pool of which one worker more adds capacity: "prefill" or "decode", or "both", of which none does."""
+        """The pool to which one more worker adds capacity: "prefill" or "decode"; "both" if neither alone does."""
         gains = {"prefill": self.more_prefill, "decode": self.more_decode}
         best = max(gains, key=lambda name: gains[name])
         return best if gains[best] > self.capacity * (1 + _ALIKE) else "both"
@@ -195,7 +195,7 @@ WARM_UP, LIFETIMES = 2, 10
 
 
 class Window(NamedTuple):
-    """The steady part of a load, from `start` to `end` [s], so many mean request `lifetimes` long.
+    """The steady part of a load, from `start` to `end` [s], `lifetimes` mean request lifetimes long.
 
     Before it, replicas fill (warm-up); after it, no request arrives and they drain. A load without a steady part counts
     as a whole, with no lifetimes.

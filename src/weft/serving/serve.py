@@ -103,7 +103,7 @@ def serve(
 
 @dataclass(frozen=True)
 class Ready:
-    """A load and the replicas that will serve it, checked; it was `drawn` without the prefix of its prompts."""
+    """A checked load and the replicas that will serve it; the load was `drawn` without the shared prefix."""
 
     server: Server
     plan: ServingPlan
@@ -253,7 +253,7 @@ def ready(
 def _times(model: Transformer, where: System, plan: ServingPlan, options: RunOptions) -> StepTimes:
     """Return the step times of a model on a replica: the same object for equal machines, which times each size once.
 
-    They share what they time with those of one draft, one stage and whole batches, and attention with those of a
+    Step times are shared with those of one draft, one stage and whole batches, and attention with those of a
     replica that holds all experts.
     """
     undrafted = replace(plan, num_speculative_tokens=None, acceptance_rate=None, speculative_method=None)
@@ -277,7 +277,7 @@ def _times(model: Transformer, where: System, plan: ServingPlan, options: RunOpt
 
 @dataclass(frozen=True)
 class Server:
-    """A model's replicas, ready to serve loads; `sent` are times [s] of keys and values by tokens of a prompt.
+    """A model's replicas, ready to serve loads; `sent` are times [s] of KV-cache transfers by tokens of a prompt.
 
     Prompts are read by the first `readers` of the replicas, or by all of those of `reads`, whose layout is their own.
     """
@@ -359,11 +359,11 @@ class Server:
         )  # fmt: skip
 
     def transfer(self, request: Request) -> float:
-        """Seconds that a prompt's keys and values take from a reader: each of its GPUs sends to one of the other."""
+        """Return the time to transfer a prompt's KV cache [s]: each prefill GPU sends to a decode GPU."""
         return self.sending(request.computed)
 
     def sending(self, tokens: int) -> float:
-        """Return the seconds that keys and values of that many tokens take from a reader."""
+        """Return the time to transfer the KV cache of `tokens` tokens from a prefill worker [s]."""
         if tokens not in self.sent:
             where = self.forward.system
             each = where.node.gpus_per_node if where.node else where.gpus
@@ -431,7 +431,7 @@ class Server:
     ) -> Pools:
         """Return the capacities of prefill and decode workers alone, at mean lengths, and with one worker more.
 
-        They are scaled to the `capacity` that was simulated, if it was. A worker is an engine: replicas that share
+        The rates are scaled to the `capacity` that was simulated, if it was. A worker is an engine: replicas that share
         experts or a pipeline are one.
         """
         each = self.forward.plan.together
@@ -582,7 +582,7 @@ def _replicas(forward: Forward, plan: ServingPlan) -> int:
 def _check_lengths(
     asked: Sequence[RequestSpec], model: Transformer, limit: int, forward: Forward, how: ServingDefaults
 ) -> None:
-    """Raise InputError for a request beyond the model's context, or one whose keys and values fit nowhere."""
+    """Raise InputError for a request beyond the model's context, or whose KV cache fits on no replica."""
     longest = max(asked, key=lambda one: one.input + one.output)
     total = longest.input + longest.output
     if total > limit:

@@ -11,7 +11,7 @@ _ROUNDS = 6
 """Times that the number of requests that write is found anew from the steps that a cycle then takes."""
 
 _NEAR = 32
-"""Clients of a rate are found up to one in so many."""
+"""The number of clients of a rate is found to one part in `_NEAR`."""
 
 
 class Steady(NamedTuple):

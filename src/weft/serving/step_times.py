@@ -91,7 +91,7 @@ class StepTimes:
         return self.forward.shared_pass(tokens).seconds - self.forward.shared_pass(tokens, hides=True).seconds
 
     def with_launches(self, each: float, graphed: int, pieces: bool = False) -> StepTimes:
-        """These times where a host launches each kernel of a step with prompts in that many seconds, one by one.
+        """Return these times for a host that launches each kernel of a step with prompts in `each` seconds.
 
         Steps of up to `graphed` tokens are replayed from graphs, as steps of next tokens alone are: from one graph, or
         with `pieces` from one for what lies between the attention of two layers, whose kernels and whose write to the
@@ -165,7 +165,8 @@ class StepTimes:
         return [(1, self), (1, self.first), (self.forward.speculation.tokens - 1, self.later)]
 
     def least(self, most_tokens: int, most_next: int, keys: Sequence[int]) -> Least:
-        """What steps take at least, up to so many tokens, and next tokens of so many sequences that attend to `keys`.
+        """Return lower bounds of step times up to `most_tokens` tokens, and for decode tokens of `most_next` sequences
+        that attend to `keys`.
 
         Timed at once. Drafts beside the decode tokens count as tokens.
         """

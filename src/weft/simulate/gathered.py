@@ -79,7 +79,7 @@ def perform_tiles(
     """Return the product of every GPU, in the order of `whole`'s rows, and the number of pieces that arrived.
 
     `chunks` are those of all buffers. A GPU's own rows come first in its operand, then those of the GPU above, and so
-    on; it begins with nothing else. Raises as `replay_gather` does.
+    on; nothing else is in the operand at first. Raises as `replay_gather` does.
     """
     ranks, m = len(weights), len(whole)
     share = m // ranks

@@ -48,7 +48,7 @@ class RunInputs:
         return work_weight(self.graph)
 
     def inputs(self) -> Mapping[str, Any]:
-        """Everything that decides the record."""
+        """Return the inputs that determine the record."""
         return {
             "graph": plain(replace(self.graph, title="", labels={})),
             "system": self.system.inputs(),
@@ -103,7 +103,7 @@ def method_identity(method: OverlapMethod) -> Any:
 
 
 def _source(kind: type) -> str:
-    """The source of the file of a class, or of the names and byte code of its functions where there is no file."""
+    """Return the source of a class's file; without a file, the names and byte code of its functions."""
     try:
         return Path(getfile(kind)).read_text(encoding="utf-8")
     except (OSError, TypeError):

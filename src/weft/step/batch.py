@@ -268,7 +268,7 @@ class StepComposer:
         return self.cache.find(key, lambda: job.prices.windows)
 
     def _parts(self, plan: TrainingPlan, key: RankKey) -> RankParts:
-        """One rank's share of the parts of the model."""
+        """Return one rank's share of the parts of the model."""
         found = self.cache.get(key)
         if found is None:
             base, dense = self.cache.get(key.any_recompute), self.cache.get(key.dense)

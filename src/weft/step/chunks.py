@@ -48,9 +48,9 @@ class TimedCollective:
 class WeightGathers(NamedTuple):
     """How the weights of each part are gathered, and its gradients reduced and scattered.
 
-    The last part keeps its weights from the forward to the backward pass if `keep_last`; with `keep` all do.
-    `slowdown` says what the passes and these collectives cost each other (None: nothing). They run `ahead`, beside the
-    pass before, or in sequence with all passes. A pass takes a share `residual` of what is hidden longer.
+    The last part keeps its weights from the forward to the backward pass if `keep_last`; with `keep` all do. `slowdown`
+    says what the passes and these collectives cost each other (None: nothing). Collectives run `ahead`, concurrently
+    with the pass before, or in sequence with all passes. A pass takes a share `residual` of what is hidden longer.
     """
 
     gather: Sequence[TimedCollective]
@@ -143,8 +143,8 @@ def chain_passes(
 ) -> Chunk:
     """Return the passes over parts in their order, the backward ones in reverse.
 
-    The host spends `launch` on each kernel [s]; it runs ahead of the GPU as far as the pass allows, or, `synchronous`,
-    waits for each kernel before it launches the next.
+    The host spends `launch` on each kernel [s]; the host runs ahead of the GPU as far as the pass allows, or,
+    `synchronous`, waits for each kernel before it launches the next.
     """
     alike = Counter(map(id, parts))
     each = [(part, alike[key]) for key, part in {id(part): part for part in parts}.items()]

@@ -1,4 +1,4 @@
-"""A GEMM and a collective that meet on a GPU: what they cost each other, by the engine or by whole waves."""
+"""Slowdowns of a GEMM and a collective that co-run on a GPU, by the engine or by whole waves."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class CoRunWindow:
         return self.gemm.flops / 1e9 + self.collective.bytes / 1e6
 
     def inputs(self) -> Mapping[str, Any]:
-        """Everything that decides both slowdowns."""
+        """Return the inputs that determine both slowdowns."""
         named = {name: getattr(self, name) for name in ("gemm", "collective", "options", "sharing", "waves")}
         return {**plain(named), "system": self.system.inputs()}
 
@@ -138,7 +138,7 @@ def _columns(gemm: Gemm, tiling: GemmTiling) -> int:
 
 
 def _growth(tiles: int, slots: int, system: System, held: int) -> float:
-    """Return how many times more waves so many workgroups run in on the compute units that are left."""
+    """Return the factor by which the waves of `tiles` workgroups grow on the compute units that are left."""
     units = system.gpu.compute.compute_units
     return ceil(tiles / (max(units - held, 1) * slots)) / ceil(tiles / (units * slots))
 

@@ -32,7 +32,7 @@ class Speculation:
         return sum(self.accept**one for one in range(self.tokens + 1))
 
     def written_tokens(self, steps: int) -> int:
-        """Return tokens that a sequence has after that many steps: the mean, without its scatter."""
+        """Return the mean number of tokens that a sequence has after `steps` steps."""
         return floor(steps * self.expected_tokens + 1e-9) if self.tokens else steps
 
 

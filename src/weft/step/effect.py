@@ -62,8 +62,8 @@ def idle_options(
 def elsewhere(step: Step, framework: Framework, options: RunOptions) -> dict[str, float]:
     """Return the times [s] of a step by name of today's other frameworks that can run its plan.
 
-    They are in proportion to closed forms of both. Frameworks that share weights run plans that do (ZeRO 3), the others
-    the rest; EP overlap is left out of plans that Megatron Core cannot run with it.
+    The times are in proportion to closed forms of both. Frameworks that share weights run plans that do (ZeRO 3), the
+    others the rest; EP overlap is left out of plans that Megatron Core cannot run with it.
     """
     gpu, plan = step.system.gpu, step.plan
     others = [

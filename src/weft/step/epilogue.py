@@ -176,7 +176,7 @@ def _update(
 def optimizer(
     shard: int, count: int, plan: TrainingPlan, framework: Framework, prices: OperatorTimes, cast: int = 0
 ) -> float:
-    """Return time of the optimizer's step on a shard of so many of `count` parameters, and of what surrounds it [s].
+    """Return the time of the optimizer's step on a shard of `shard` of `count` parameters, and its surroundings [s].
 
     After it, `cast` weights are cast to the operands of the plan's recipe. Operands are gathered without a transpose.
     """
@@ -216,11 +216,11 @@ class ReplicaCollectives:
         return self.prices.collective_seconds(kind, max(count, replicas) * DTYPE_BYTES[dtype], replicas, dtype, axis)
 
     def reduce(self, count: int) -> float:
-        """Return the time to sum the gradients of that many parameters, to shards if the optimizer is sharded [s]."""
+        """Return the time to sum the gradients of `count` parameters, to shards if the optimizer is sharded [s]."""
         return self._collective_seconds(self.reduction, count, self.framework.reduce_dtype)
 
     def gather(self, count: int) -> float:
-        """Return the time to gather so many weights that a sharded optimizer has updated [s]."""
+        """Return the time to gather `count` weights that a sharded optimizer has updated [s]."""
         return (
             self._collective_seconds("all_gather", math.ceil(count * self.light), self.plan.dtype)
             if self.plan.zero
@@ -234,11 +234,11 @@ class ReplicaCollectives:
         return self.prices.collective_seconds("all_reduce", count * DTYPE_BYTES[dtype], 2, dtype, "pp")
 
     def buckets(self, count: int) -> int:
-        """Buckets in which so many parameters travel."""
+        """Return the number of buckets of `count` parameters."""
         return max(-(-count // (self.framework.bucket_of(self.replicas) or count or 1)), 1)
 
     def beside(self, kind: str, count: int, dtype: str) -> Collective | None:
-        """The collective of that many parameters that runs concurrently with passes, if any does."""
+        """Return the collective of `count` parameters that runs concurrently with passes, if any does."""
         if self.replicas == 1 or self.plan.gathers_each_pass:
             return None
         return Collective(kind, max(count, self.replicas) * DTYPE_BYTES[dtype], self.replicas, dtype)

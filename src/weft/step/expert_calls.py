@@ -51,7 +51,7 @@ def visit_experts(top_k: int, experts: int, tokens: int, ranks: int, load: Loads
 def slice_experts(
     model: Transformer, op: GroupedGemm, tokens: int, tp: int, ep: int, load: Loads | None
 ) -> GroupedGemm:
-    """One rank's slice of the experts that so many tokens visit.
+    """Return one rank's slice of the experts for `tokens` tokens.
 
     The first GEMM is cut by columns, the second by rows of its weights: both along the width of an expert. With `ep`
     above `tp` attention is data parallel, and as many tokens come from other ranks as go to them. `load` is the expert

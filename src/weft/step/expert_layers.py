@@ -82,7 +82,7 @@ class JoinedExperts:
         return (self.up.flops + self.down.flops) / 1e9
 
     def inputs(self) -> Mapping[str, Any]:
-        """Everything that decides the record."""
+        """Return the inputs that determine the record."""
         named = {name: getattr(self, name) for name in ("exchange", "up", "down", "overlap", "options")}
         return {**plain(named), "system": self.system.inputs()}
 

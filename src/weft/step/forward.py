@@ -38,7 +38,7 @@ from weft.step.spans import CONTENTION, class_of, time_nodes
 from weft.step.stages import ForwardStages
 
 _ACTIVATIONS = "bf16"
-"""Number format of everything but the GEMMs of layers, and of the cache of keys and values if none is named."""
+"""Number format of everything but the GEMMs of layers, and of the KV cache if none is named."""
 _SERVER = Framework(name="serving", style=FusionStyle())
 _EAGER = (
     "Eager mode: the host launches {:,} kernels in each engine iteration, {:g} us each (calibrated), which takes "
@@ -65,7 +65,7 @@ default) to 256 (SGLang's decode on 96 H100, 2025)]."""
 class Group:
     """`sequences` of a batch that are alike: each computes `new` tokens behind `cached` ones.
 
-    Those that write compute their next token and verify drafts: `new` queries share one read of keys and values.
+    Decode sequences compute their next token and verify drafts: `new` queries share one read of the KV cache.
     """
 
     sequences: int
@@ -189,7 +189,7 @@ class Forward:
         return (_LOADED.format(routing.imbalance, plan.ep, fullest),)
 
     def batch(self, groups: Sequence[Group]) -> Pass:
-        """One rank's pass over a batch, up to the logits of the last token of each sequence, and of all that it
+        """Return one rank's pass over a batch, up to the logits of the last token of each sequence, and of all that it
         verifies; a drafter passes over the same tokens once, and over the next of each sequence for each further draft.
         """
         halves = [half(one) for one in groups] if self.plan.two_batch_overlap else groups
@@ -231,7 +231,7 @@ class Forward:
         return self.launches * self.kit.launch if self.plan.enforce_eager and self.kit else 0.0
 
     def send(self, tokens: int) -> float:
-        """Seconds in which a stage sends the hidden states of so many tokens to the next: each of its ranks a part."""
+        """Return the time to send hidden states of `tokens` tokens to the next stage [s]; each rank sends a part."""
         size = max(tokens * self.model.hidden * DTYPE_BYTES[_ACTIVATIONS] // self.plan.tp, 1)
         return float(self._prices.collective_seconds("send_recv", size, 2, _ACTIVATIONS, "pp"))
 
@@ -251,7 +251,7 @@ class Forward:
         return Pass(2 * (compute + slower + late), parts, {"ep": 2 * (exchange - late)})
 
     def dispatcher(self, tokens: int) -> str:
-        """The library that exchanges so many tokens of a rank: the plan's, DeepEP's kernels, or NCCL's all-to-all."""
+        """Return the MoE dispatch library for a rank's tokens: the plan's, DeepEP's kernels, or NCCL's all-to-all."""
         if self.plan.dispatcher:
             return self.plan.dispatcher
         if self.system.gpu.architecture not in ("hopper", "blackwell"):

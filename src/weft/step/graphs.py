@@ -28,7 +28,7 @@ _MAIN = "main"
 
 
 def graph_step(graph: Graph, on: Described, options: RunOptions = SUSTAINED) -> GraphStep:
-    """How long the operators of a graph take on one of its ranks, in closed form; each distinct one is timed once.
+    """Return how long the operators of a graph take on one rank, in closed form; equal operators are timed once.
 
     Operators of one stream run in order, streams at once. Collectives run among as many GPUs of the system as their
     group has ranks; the graph's label "group STREAM" may list the ranks of the group of a stream. Raises

@@ -28,8 +28,8 @@ def prefill(
 ) -> Inference:
     """Time a batch of prompts of `sequence` tokens on a replica of a `plan`, up to their first tokens.
 
-    Each follows `cached` tokens whose KV cache is there: a prefix, or earlier chunks. Operators are the vendor's unless
-    the plan names a library or a framework. Raises UnknownNameError for unknown names, InputError for GPUs that
+    Each prompt follows `cached` tokens whose KV cache is there: a prefix, or earlier chunks. Operators are the vendor's
+    unless the plan names a library or a framework. Raises UnknownNameError for unknown names, InputError for GPUs that
     replicas do not fill, for a rule of a server in the plan, and for a method of overlap that has nothing to overlap.
 
     >>> prefill("llama-3-8b", "4xl40s", ServingPlan(tp=4)).replicas
@@ -52,7 +52,8 @@ def decode(
     chunk: int = 0,
     options: RunOptions = SUSTAINED,
 ) -> Inference:
-    """Time the next token of each of `batch` sequences on a replica of a `plan`; it attends to `context` tokens.
+    """Time the next token of each of `batch` sequences on a replica of a `plan`; each query attends to `context`
+    tokens.
 
     The same step may read the first `chunk` tokens of another prompt (chunked prefill). With speculative decoding, the
     step verifies the drafts beside the next tokens, and all of the drafter counts: its passes, its weights, and its KV

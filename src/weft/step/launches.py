@@ -65,7 +65,7 @@ def add_launch_gaps(alone: Pass, framework: Framework, far: bool, syncs: bool = 
 
 
 _ROUNDS = 3
-"""Passes over layers of which the last tells the time of each: the host is then as far ahead as it gets."""
+"""Passes over layers; the last gives the time of each, when the host's lead is steady."""
 
 
 def _period(work: Sequence[tuple[float, float]], waits: Sequence[bool]) -> float:

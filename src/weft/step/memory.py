@@ -83,7 +83,7 @@ def _devices(
 def throughout(
     count: int, experts: int, largest: int, plan: TrainingPlan, framework: Framework, narrow: int = 0
 ) -> dict[str, int]:
-    """What a rank holds on the GPU throughout a step [bytes]: states of that many parameters, and gathered weights.
+    """Return the bytes that a rank holds throughout a step: states of `count` parameters, and gathered weights.
 
     `experts` of them are of routed experts, `narrow` of GEMMs on operands of 8 or 4 bits, `largest` of the part of the
     model that has most.

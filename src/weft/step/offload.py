@@ -20,15 +20,14 @@ BUFFERS = 2
 
 
 def seconds_to_host(size: float, gpu: Gpu) -> float:
-    """Return the time of that many bytes over the link of a GPU to its host, in one direction [s]."""
+    """Return the time of `size` bytes over the link of a GPU to its host, in one direction [s]."""
     return size / (gpu.host.bandwidth * HOST_EFFICIENCY)
 
 
 def hidden_and_exposed(size: float, beside: float, gpu: Gpu) -> tuple[float, float]:
-    """How long a copy of so many bytes to or from the host runs beside `beside` seconds of computing, and how much
-    longer it takes [s].
-
-    It is hidden if the bytes over the link's rate are at most the time until the data are used again.
+    """Return the hidden and the exposed time [s] of a copy of `size` bytes to or from the host during `beside` seconds
+    of computing. The copy is hidden if the bytes over the link's rate are at most the time until the data are used
+    again.
     """
     moved = seconds_to_host(size, gpu)
     return min(moved, beside), max(moved - beside, 0.0)
@@ -62,7 +61,7 @@ def _waiting(alone: Pass, size: float, gpu: Gpu) -> Pass:
 
 
 def exposed_states(shard: int, update: float, framework: Framework, gpu: Gpu) -> float:
-    """How much longer than alone the `update` of that many parameters takes whose optimizer states are on the host [s].
+    """Return the exposed time [s] of the `update` of `shard` parameters whose optimizer states are on the host.
 
     The GPU computes the update: states arrive and leave at once, part by part, in both directions of the link.
     """

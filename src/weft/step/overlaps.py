@@ -72,7 +72,7 @@ class TimedPair:
 def join(pair: TimedPair, method: str) -> tuple[float, float]:
     """Return the time of the GEMM under a method, and of the collective beyond the GEMM [s].
 
-    They come from the closed form of the method or, for methods without one, from the engine.
+    The times come from the closed form of the method or, for methods without one, from the engine.
     """
     found = OVERLAPS[method]
     return _closed_form(pair, found) if found.estimates("tp") else _engine(pair, method)
@@ -151,7 +151,7 @@ class JoinedGemm:
         return self.gemm.flops / 1e9
 
     def inputs(self) -> Mapping[str, Any]:
-        """Everything that decides the record."""
+        """Return the inputs that determine the record."""
         named = {name: getattr(self, name) for name in ("gemm", "moved", "options")}
         return {**plain(named), "overlap": method_identity(OVERLAPS[self.overlap]), "system": self.system.inputs()}
 

@@ -39,7 +39,7 @@ def rank_parts(
     dense: Mapping[str, RankPart] | None = None,
     written: Written | None = None,
 ) -> dict[str, RankPart]:
-    """One rank's share of every distinct part of a model: "embedding", each kind of layer, "head".
+    """Return one rank's share of every distinct part of a model: "embedding", each kind of layer, "head".
 
     If they are known, `like` are those of a plan that only recomputes otherwise, and `dense` those of one that only
     spreads its experts otherwise; `written` keeps the operators of the parts before they are split, for more plans.

@@ -34,7 +34,8 @@ def roofline(
     options: RunOptions = SUSTAINED,
     **stated: Any,
 ) -> Roofline:
-    """Where the operators of a layer lie on the roofline of a GPU, forward and backward; arguments as for `weft.step`.
+    """Return where the operators of a layer lie on the roofline of a GPU, forward and backward; arguments as for
+    `weft.step`.
 
     Every distinct layer is shown as one rank of the plan computes it; collectives move no operand of a roofline and
     are left out. Raises what `weft.step` raises.

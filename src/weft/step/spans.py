@@ -121,7 +121,7 @@ def share_gpu(
 def _rates(
     running: Mapping[str, int], nodes: Sequence[P], slowdown: Callable[[P, P], tuple[float, float]]
 ) -> dict[str, float]:
-    """How many times longer each running node takes now, by its stream: what the most disturbing other one costs it."""
+    """Return the slowdown factor of each running node by its stream: that of the most disturbing other node."""
     rate = dict.fromkeys(running, 1.0)
     kernel = running.get(COMPUTE)
     for stream, other in running.items():

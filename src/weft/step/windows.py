@@ -106,7 +106,7 @@ class Windows:
     _means: dict[tuple[Any, ...], tuple[Any, tuple[float, float]]] = field(default_factory=dict)
 
     def __call__(self, kernel: Node, moved: Node) -> tuple[float, float]:
-        """How many times longer the kernel and the collective take while both run."""
+        """Return the slowdown factors of the kernel and the collective while both run."""
         assert isinstance(moved.op, Collective)
         return self.of(kernel.op, moved.op, moved.stream)
 

@@ -85,7 +85,7 @@ class Combination:
             return {"why": str(error)}
 
     def misfit(self, record: Any) -> str:
-        """Why a record found in a folder is none of this combination; empty if it is one."""
+        """Return why a record found in a folder is none of this combination; empty if it is one."""
         held = record if isinstance(record, Mapping) else {}
         if held.keys() == {"why"} and isinstance(held["why"], str) and held["why"]:
             return ""

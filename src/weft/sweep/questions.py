@@ -366,7 +366,7 @@ def question_of(data: Mapping[str, Any]) -> SweepQuestion:
 
 
 def content(value: Any) -> Any:
-    """Everything that decides a run about a value of a question, as plain data for the key of its record."""
+    """Return the inputs that determine a run, as plain data for the key of its record."""
     if isinstance(value, System | Gpu | Node):
         return hardware.system(value).inputs()
     if isinstance(value, Graph):

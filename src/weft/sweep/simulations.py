@@ -188,7 +188,7 @@ class Bench:
         """A collective alone: by a channel for each of `units` compute units, by DMA engines (0), or as the library
         runs it (None).
 
-        With `in_flight` it is a plain ring whose workgroups have that many bytes in flight each.
+        With `in_flight` it is a plain ring whose workgroups have `in_flight` bytes in flight each.
         """
         overlap = replace(STRATEGIES["dma" if units == 0 else "streams"], in_flight=in_flight)
         channels = units if in_flight else self.channels(units)

@@ -25,7 +25,7 @@ from weft.step.overlaps import check_overlap as check_step
 from weft.testing.laws import ContractError, check_laws, runs_to_the_end
 
 MACHINES: Sequence[tuple[str, int]] = (("t3-paper", 4), ("dgx-h100", 8))
-"""Where the cases run: the first machine, with so many GPUs, that has the hardware which a method needs."""
+"""Machines and GPU counts of the cases; a case runs on the first that has the hardware of the method."""
 _GEMM = 1024, 1024, 256
 _STEP, _PAIR = "8xa100", (4096, 8192, 1024)
 """The machine of the steps and of the pairs in closed form, and the GEMM of each rank."""

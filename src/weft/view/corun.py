@@ -213,7 +213,7 @@ def _driven(answer: CoRun) -> list[str]:
 
 
 def above_ideal(answers: Iterable[CoRun]) -> list[str]:
-    """Why strategies exceed the ideal: their collective alone is faster than the one that the ideal assumes."""
+    """Return why strategies exceed the ideal: their collective alone is faster than the one that the ideal assumes."""
     return [
         f"{one.run.overlap} exceeds the ideal because the ideal runs the collective by compute units "
         f"({us(one.library_alone.period(one.name))} us alone), and {_DRIVERS[one.driver]} it takes "

@@ -62,7 +62,7 @@ class PlanReport(SystemReport[A]):
 
 
 def infeasible_table(answer: PlanAnswer[Any]) -> Table:
-    """Why plans are left out, most frequent first."""
+    """Return why plans are left out, most frequent first."""
     rows = [(reason, count, count / answer.searched) for reason, count in answer.rejected.items()]
     columns = [text("reason"), number("plans"), number("share", "of all", format_=".1%")]
     return Table(columns, rows, f"Infeasible plans, of {answer.searched:,}")

@@ -395,7 +395,7 @@ def _without_new_hardware(answer: Comparison, best: Timeline) -> str:
 
 
 def above_ideal(answer: Comparison) -> list[str]:
-    """Why a simulated run takes less time than an ideal of the same comparison."""
+    """Return why a simulated run takes less time than an ideal of the same comparison."""
     return [
         f"{run.overlap} is faster than {ideal.overlap}, which hides sequential's operators as they are: {run.overlap} "
         f"also moves {1 - run.total_bytes / ideal.total_bytes:.0%} less through DRAM."

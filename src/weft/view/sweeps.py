@@ -194,7 +194,7 @@ class SweepReport(Report["Sweep"]):
         return [f"The least {goal.head} is {reached}{', ' * bool(first)}{first}; {said}."]
 
     def notes(self) -> list[str]:
-        """Why combinations do not work, the most frequent reasons first."""
+        """Return why combinations do not work, the most frequent reasons first."""
         reasons = self.answer.summary.reasons
         shown = [f"{count:,} do not work: {why}" for why, count in list(reasons.items())[:_REASONS]]
         hidden = len(reasons) - _REASONS

@@ -49,7 +49,7 @@ def pruned_table(answer: Tiles) -> Table:
 
 
 class TilesReport(Report["Tiles"]):
-    """The fastest kernels of a template beside the library's, and what was pruned."""
+    """The fastest kernels of a template compared with the library's, and the pruned kernels by reason."""
 
     def sentences(self) -> list[str]:
         """Return the answer in sentences: the best kernel, the library's, and what a search would cost."""

@@ -93,7 +93,7 @@ class Report(Generic[A]):
         return self.tables()[0].title
 
     def sentences(self) -> list[str]:
-        """Return the conclusions, the first of which answers the question that was asked."""
+        """Return the conclusions; the first answers the question that was asked."""
         raise NotImplementedError
 
     def lead(self) -> str:

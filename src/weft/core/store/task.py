@@ -28,7 +28,7 @@ class Task(Protocol):
         """Rough relative duration of the run; the heaviest tasks start first."""
 
     def inputs(self) -> Mapping[str, Any]:
-        """Everything that decides the record, as JSON-compatible data: machine, shapes, options."""
+        """Return the inputs that determine the record, as JSON-compatible data: machine, shapes, options."""
 
     def run(self) -> Mapping[str, Any]:
         """Run the task in this process and return the record as JSON-compatible data."""

@@ -81,11 +81,11 @@ class KernelBackend:
         return self.pads.get((format, architecture), (1, 1))
 
     def attention_on(self, architecture: str, latent: bool, what: str) -> str:
-        """The library of attention, or of `latent` one, for what it runs, such as "context.bf16-fp8"; "" if none."""
+        """Return the library of attention (`latent`: of MLA) for a phase such as "context.bf16-fp8"; "" if none."""
         return _first("attention", self.latent if latent else self.attention, what, architecture)
 
     def expands(self, prefix: int) -> bool:
-        """Return whether keys and values of prompts are expanded behind prefixes of that many tokens of a batch."""
+        """Return whether MLA expands K and V of prompts whose cached prefixes total `prefix` tokens per batch."""
         return not 0 < prefix < self.absorbs
 
     def gemm_on(self, architecture: str, format: str) -> str:
@@ -105,7 +105,7 @@ class KernelBackend:
         return "", ""
 
     def all_reduce_on(self, architecture: str, linked: bool, size: float) -> str | None:
-        """The library of an all-reduce of that many bytes between GPUs that are linked or not; None: the vendor's."""
+        """Return the library of an all-reduce of `size` bytes, between linked GPUs or not; None: the vendor's."""
         if self.most and size > self.most:
             return None
         known = places("all_reduce", self.all_reduce, "nvlink" if linked else "pcie")

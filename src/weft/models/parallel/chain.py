@@ -264,7 +264,7 @@ class RankGraphBuilder:
             self.then(name, each, piece, self.phase, "tp")
 
     def _context(self, piece: LayerOp, op: Attention) -> None:
-        """Attention of one rank's part of each sequence, with the exchange of keys and values that the plan names."""
+        """Attention of one rank's part of each sequence, with the plan's context-parallel communication."""
         method, phase = self.plan.context, self.phase
         if method == "ring":
             self._ring(piece, hops(op, self.plan.cp), "", phase, 1)

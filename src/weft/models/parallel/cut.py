@@ -18,7 +18,7 @@ from weft.models.parallel.plan import TrainingPlan
 
 
 def cut(piece: LayerOp, plan: Deployment) -> Op:
-    """One rank's share of an operator; dimensions that do not divide are rounded up, as for the fullest rank.
+    """Return one rank's share of an operator; dimensions that do not divide are rounded up, as for the fullest rank.
 
     Equal shares are one object, so that what follows from an operator is found once for all plans that have it.
     """
@@ -28,7 +28,7 @@ def cut(piece: LayerOp, plan: Deployment) -> Op:
 
 @lru_cache(maxsize=1 << 14)
 def _cut(piece: LayerOp, tp: int, tokens: int, experts: int, ep: int, loads: Loads) -> Op:
-    """One rank's share, if so many ranks share heads, tokens, the columns of an expert, and the experts."""
+    """Return one rank's share for the number of ranks that split heads, tokens, expert columns and experts."""
     op = piece.op
     match op:
         case GroupedGemm() if piece.cut != "whole":
@@ -151,14 +151,14 @@ def hops(op: Attention, ranks: int) -> list[Attention]:
 
 
 def local(op: Op, plan: Deployment) -> Op:
-    """One rank's own queries, keys and values, or part of the heads, of attention; any other operator unchanged."""
+    """Return attention of one rank's own tokens, or its part of the heads; any other operator unchanged."""
     if plan.cp == 1 or not isinstance(op, Attention):
         return op
     return _heads(op, plan.cp) if plan.context == "all_to_all" else hops(op, plan.cp)[0]
 
 
 def of_context(op: Attention, plan: Deployment) -> Attention:
-    """One rank's attention when it has all keys: of its own queries, or of its part of the heads.
+    """Return one rank's attention over the full KV sequence, sharded by query (ring) or by head (all-to-all).
 
     A causal query sees half of the keys on average, or its window.
     """

@@ -42,26 +42,26 @@ class Framework:
     several chunks a stage; with `scatter_gather` tensor-parallel ranks share them. `dispatcher` is the library by which
     tokens come to their experts, on `dispatcher_units` compute units (0: as many as it takes by itself),
     `dispatcher_holds` these all the time; where passes are `paired`, one micro-batch's tokens travel while another
-    computes, and with `delay_wgrad` gradients of weights fill what is left of their way. With
-    `fused_experts` one kernel does an expert's first GEMM of 8 bits, its activation and the cast for the second,
-    forward and backward; what these keep is copied to `pages` and back, where a graph of the step has room for more
-    tokens than come. Under recipes of 8 bits attention computes in the format `attention` (empty: 16 bits),
-    to which queries, keys and values, and the gradient of its output, are cast.
-    `optimizer` runs in one kernel over many tensors or, not `fused_optimizer`, in one per operation; `scales_loss` adds
-    the check for overflow of fp16. Weights are kept in the number format `weights` (empty: that of the computation),
-    beside `optimizer_bytes` of states per parameter: 12 for Adam with fp32 master weights. Recipes of 8 or 4 bits cast
-    weights once per step, or, with `casts_each_pass`, in every forward pass; where it `casts_apart`, kernels of their
-    own make operands along rows and along columns: activations are kept in 8 bits along rows, inputs of SwiGLU too,
-    outputs of attention in 12, and are turned in the backward pass, as are weights. Where it `keeps_low` weights, they
-    are held and gathered in the formats that the recipe offers for that, else in 16 bits; `recipes` are those that it
-    runs (empty: not stated). The host spends `launch` on each operator [s], ahead of the GPU; `likely_launch` is the
-    middle of its plausible range, which no measured step decided. If the host is `synchronous`, it waits for each
-    kernel (CUDA_LAUNCH_BLOCKING=1). In a layer of experts it spends `launch_experts` on each operator [s], and
-    `launch_each` on each GEMM of a single expert; elsewhere it runs ahead of the GPU. It launches what CUDA `graphs`
-    hold at once: modules of each layer (`weft.models.parallel.plan.GRAPH_MODULES`), or the "full_iteration".
-    A `current` framework is one that plans are searched for, and steps compared with, unless another one is named: on
-    GPUs of its `vendor` (empty: any) that multiply its `matrix` number format (empty: any), and, if `low`, under
-    recipes of 8 or 4 bits alone.
+    computes, and with `delay_wgrad` gradients of weights fill what is left of their way. With `fused_experts` one
+    kernel does an expert's first GEMM of 8 bits, its activation and the cast for the second, forward and backward; what
+    these keep is copied to `pages` and back, where a graph of the step has room for more tokens than come. Under
+    recipes of 8 bits attention computes in the format `attention` (empty: 16 bits), to which queries, keys and values,
+    and the gradient of its output, are cast. `optimizer` runs in one kernel over many tensors or, not
+    `fused_optimizer`, in one per operation; `scales_loss` adds the check for overflow of fp16. Weights are kept in the
+    number format `weights` (empty: that of the computation), beside `optimizer_bytes` of states per parameter: 12 for
+    Adam with fp32 master weights. Recipes of 8 or 4 bits cast weights once per step, or, with `casts_each_pass`, in
+    every forward pass; where it `casts_apart`, kernels of their own make operands along rows and along columns:
+    activations are kept in 8 bits along rows, inputs of SwiGLU too, outputs of attention in 12, and are turned in the
+    backward pass, as are weights. Where it `keeps_low` weights, they are held and gathered in the formats that the
+    recipe offers for that, else in 16 bits; `recipes` are those that it runs (empty: not stated). The host spends
+    `launch` on each operator [s], ahead of the GPU; `likely_launch` is the middle of its plausible range, which no
+    measured step decided. If the host is `synchronous`, it waits for each kernel (CUDA_LAUNCH_BLOCKING=1). In a layer
+    of experts it spends `launch_experts` on each operator [s], and `launch_each` on each GEMM of a single expert;
+    elsewhere the host runs ahead of the GPU. The host launches the kernels of a CUDA graph at once; `graphs` names the
+    captured modules of each layer (`weft.models.parallel.plan.GRAPH_MODULES`), or the "full_iteration". A `current`
+    framework is one that plans are searched for, and steps compared with, unless another one is named: on GPUs of its
+    `vendor` (empty: any) that multiply its `matrix` number format (empty: any), and, if `low`, under recipes of 8 or 4
+    bits alone.
     """
 
     name: str = "megatron"
@@ -152,7 +152,7 @@ class Framework:
         return replace(self, launch=operators, launch_experts=experts, launch_each=each)
 
     def bucket_of(self, replicas: int) -> int:
-        """Parameters of a bucket among that many replicas; 0 if all gradients travel at once."""
+        """Return the parameters of a bucket for `replicas` replicas; 0 if all gradients travel at once."""
         return max(self.bucket, self.bucket_per_replica * replicas)
 
 

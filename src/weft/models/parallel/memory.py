@@ -69,7 +69,7 @@ _LOSS = (Role.LOGITS, Role.LOSS)
 
 
 def _in_chunks(pieces: Sequence[LayerOp], ops: Sequence[Op], whole: Mapping[str, int], chunks: int) -> SavedActivations:
-    """Return what an end of the model needs where logits and loss of the tokens are computed in that many chunks.
+    """Return what an end of the model needs where logits and loss of the tokens are computed in `chunks` chunks.
 
     Each chunk runs its backward pass at once, so that the logits of one chunk exist at a time; the gradient of the
     tokens that enter the head is whole.
@@ -161,13 +161,13 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
 
 
 def shard_size(count: int, experts: int, plan: TrainingPlan) -> int:
-    """The part of so many parameters, `experts` of which are of routed experts, that a rank of a shard group holds."""
+    """Return the part of `count` parameters (`experts` of them in experts) that a rank of a shard group holds."""
     ranks, few = plan.shard or plan.dp * plan.cp, plan.expert_replicas
     return -(-(count - experts) // ranks) - (-experts // min(ranks, few))
 
 
 def states(count: int, plan: TrainingPlan, framework: Framework, experts: int = 0, narrow: int = 0) -> dict[str, int]:
-    """Bytes of weights, gradients and optimizer states of a rank with that many parameters before they are sharded.
+    """Return bytes of weights, gradients and optimizer states of a rank with `count` parameters before sharding.
 
     Bytes per parameter follow Megatron-LM's distributed optimizer and ZeRO (arXiv:1910.02054): stage 1 shards the
     optimizer states, 2 the gradients, 3 the weights over the replicas of a shard group. Where a kernel of its own adds
@@ -193,7 +193,7 @@ def states(count: int, plan: TrainingPlan, framework: Framework, experts: int = 
 
 
 def words(count: float, narrow: float, plan: TrainingPlan, framework: Framework) -> float:
-    """Elements of the plan's `dtype` that are as many bytes as so many weights where replicas gather them.
+    """Return the elements of the plan's `dtype` with the bytes of `count` gathered weights.
 
     `narrow` of them belong to GEMMs on a recipe's operands of 8 or 4 bits.
     """

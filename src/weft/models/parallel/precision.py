@@ -148,5 +148,5 @@ def is_narrow(op: Op) -> bool:
 
 
 def casts(elements: int, recipe: Recipe, dtype: str = "bf16") -> tuple[Streaming, ...]:
-    """Return the kernels that make the operands of a recipe of that many 16-bit elements."""
+    """Return the kernels that make the operands of a recipe from `elements` 16-bit elements."""
     return tuple(Streaming(kernel, elements, 1, dtype) for kernel in recipe.casts)

@@ -80,7 +80,7 @@ def _in_format(piece: LayerOp, op: Op, dtype: str) -> Op:
 def part(
     name: str, pieces: Sequence[LayerOp], plan: TrainingPlan, framework: Framework, like: RankPart | None = None
 ) -> RankPart:
-    """One rank's share of the pieces in their order; `like` is that of a plan that only recomputes otherwise."""
+    """Return one rank's share of the pieces in their order; `like` is that of a plan that only recomputes otherwise."""
     pieces = narrow_ops(pieces, plan.recipe, framework.attention)
     mine = [(piece, cut(piece, plan)) for piece in pieces]
     write = partial(getattr, like) if like else partial(_pass, name, mine, plan, framework)

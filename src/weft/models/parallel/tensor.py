@@ -28,7 +28,7 @@ def split(sublayer: SubLayer, tp: int) -> Graph:
 
 
 def dependent(form: Form, gemm: Gemm, ranks: int) -> Graph:
-    """One GPU's part of a GEMM over `ranks` GPUs, and the collective before or after it.
+    """Return one GPU's part of a GEMM over `ranks` GPUs, and the collective before or after it.
 
     >>> [node.id for node in dependent("ag_gemm", Gemm(4096, 512, 4096), ranks=8)]
     ['all_gather', 'gemm']
@@ -47,7 +47,7 @@ def dependent(form: Form, gemm: Gemm, ranks: int) -> Graph:
 
 
 def share_of(form: Form, whole: Gemm, ranks: int) -> Gemm:
-    """One GPU's part of a GEMM: its columns after an all-gather, otherwise its part of K.
+    """Return one GPU's part of a GEMM: its columns after an all-gather, otherwise its part of K.
 
     InputError for dimensions that `ranks` does not divide.
     """

@@ -302,7 +302,7 @@ def _way(
 
 
 def _why_not(algorithm: str, name: str, dtype: str, system: System) -> str:
-    """Why a system cannot run a collective with an algorithm; empty if it can."""
+    """Return why a system cannot run a collective with an algorithm; empty if it can."""
     fabric, kernels = fabric_of(system), interconnect(system).kernels
     runs = {"ring": RINGS, "direct": tuple(ONE_STEP), "nvls": RINGS}[algorithm]
     if name not in runs:

@@ -53,8 +53,8 @@ def tiling_for(
 def parts_of_k(gemm: Gemm, tiling: GemmTiling, gpu: Gpu, options: RunOptions = SUSTAINED) -> int:
     """Into how many parts to cut K where memory adds them up: those with which products and updates end soonest.
 
-    More parts leave fewer compute units idle, but each part updates the whole output. They are limited as a library
-    limits them (`SPLIT_STEPS`, `SPLIT_WAVES`).
+    More parts leave fewer compute units idle, but each part updates the whole output. The number of parts is limited as
+    in a library (`SPLIT_STEPS`, `SPLIT_WAVES`).
     """
     memory, units = gpu.memory, gpu.compute.compute_units
     steps, tiles = -(-gemm.k // tiling.step), tiling.workgroups(gemm)
@@ -146,7 +146,7 @@ def check_whole(tiling: GemmTiling) -> None:
 def most_resident(plan: Plan, gpu: Gpu) -> int:
     """Return the most workgroups of a plan that a compute unit can hold at once; kernels of a loop count once.
 
-    InputError for a kernel of which not a single workgroup fits.
+    InputError for a kernel if no workgroup of it fits.
     """
     compute, compute_unit, held = gpu.compute, f"a compute unit of {gpu.name} has", {}
     for kernel in (placed.kernel for placed in plan.kernels if placed.kernel.workgroups > 0):

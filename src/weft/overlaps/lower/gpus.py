@@ -18,7 +18,7 @@ _EXPLICIT_LIMIT = 64
 
 
 def why_uneven(kernels: Iterable[CollectiveKernel]) -> str:
-    """Why one GPU cannot represent all that run some kernels; empty if it can."""
+    """Return why one GPU cannot represent all that run some kernels; empty if it can."""
     unequal = any(isinstance(kernel, PlanKernel) and not kernel.symmetric for kernel in kernels)
     return "the steps of the plan's ranks differ" if unequal else ""
 

@@ -68,7 +68,7 @@ def rounds_of(workgroups: int, mask: tuple[int, ...] | None, resident: int, gpu:
 
 
 def why_in_rounds(name: str, workgroups: int, mask: tuple[int, ...], resident: int, gpu: Gpu) -> str:
-    """Why the channels of a collective run in rounds on the compute units of a mask, and what to set instead."""
+    """Return why the channels of a collective run in rounds on the compute units of a mask, and what to set instead."""
     units, at_once = len(mask), _run_at_once(mask, resident, gpu)
     needed = units_needed(workgroups, resident, gpu)
     return (

@@ -21,7 +21,7 @@ from weft.step.clock import train
 from weft.step.rank_parts import rank_parts
 
 _NOTHING = Streaming("elementwise", 8 * 1024, 1, "fp32")
-"""The operator of which only the call was measured: tanh of 8 x 1024 elements."""
+"""The operator whose call alone was measured: tanh of 8 x 1024 elements."""
 
 
 @dataclass(frozen=True)

@@ -36,12 +36,12 @@ ROOM = {"memory.capacity": "1 PiB"}
 REQUEST = 512
 """Bytes of a request of a GEMM."""
 MOST_REQUESTS, GROUPS = 8000, 64
-"""How much is simulated of a pass: that many groups of commands, fewer (at least 8) where requests are too many."""
+"""Groups of commands of a pass that are simulated, fewer (at least 8) where requests are too many."""
 RESIDENT = 2
 """Workgroups of a GEMM on a compute unit at once [assumed; 1 to 4]."""
 FORMAT = "mx9"
 _STORE_SHARE = 8
-"""One of that many requests of a GEMM stores [assumed]: results are smaller than operands that are read again."""
+"""One in `_STORE_SHARE` requests of a GEMM is a store [assumed]: results are smaller than operands that are reread."""
 
 
 class Passed(NamedTuple):
@@ -55,7 +55,7 @@ class Passed(NamedTuple):
 
 @dataclass(frozen=True)
 class LayerCase:
-    """A model at that many tokens on a GPU: its passes, and the shares of time that encoding costs them.
+    """A model with a number of tokens on a GPU: its passes, and the shares of time that encoding costs them.
 
     `slowdown` is how much longer the GEMMs of each pass take beside the commands; `eager` the same where groups follow
     one another without a pause. `step` is the time of a training step [s], `layers` how many there are.

@@ -88,7 +88,8 @@ def _cuts(place: npt.NDArray[np.intp], lengths: Floats, most: int) -> tuple[list
 
 
 def allocate(sizes: Ints, spread: Floats, iterations: int, least: int = LEAST) -> Ints:
-    """How many of that many iterations each stratum gets: Neyman's allocation, in proportion to its size x `spread`.
+    """Return how many of `iterations` iterations each stratum gets by Neyman's allocation, in proportion to its size x
+    `spread`.
 
     `sizes` and `spread` have shape (strata,). Each gets at least `least`, and at most all of its own. Raises InputError
     if that takes more iterations than asked for.
@@ -108,7 +109,7 @@ def allocate(sizes: Ints, spread: Floats, iterations: int, least: int = LEAST) -
 
 
 def draw(own: Ints, given: Ints, rng: np.random.Generator) -> Ints:
-    """Places of that many iterations of each stratum, drawn at random without replacement, in the log's order."""
+    """Return places of `given` iterations of each stratum, drawn at random without replacement, in the log's order."""
     places = (np.flatnonzero(own == name) for name in range(len(given)))
     chosen = [rng.choice(all_, count, replace=False) for all_, count in zip(places, given.tolist(), strict=True)]
     return np.sort(np.concatenate(chosen)).astype(np.int64)
@@ -212,9 +213,9 @@ def estimate(
 ) -> SampledTotal:
     """Return the total time of all iterations from those `chosen` at random from each stratum, with its interval.
 
-    `lengths` and strata `own` have shape (n,), places `chosen` and their `seconds` [s] shape (sample,). `again` is how
-    much totals of whole runs differ from one to the next, as a fraction, if the claim is about another run. Raises
-    UnknownNameError for an unknown method.
+    `lengths` and strata `own` have shape (n,), places `chosen` and their `seconds` [s] shape (sample,). For a claim
+    about another run, `again` is the run-to-run spread of whole totals, as a fraction. Raises UnknownNameError for an
+    unknown method.
     """
     check_name("method", method, get_args(Method))
     design = _Design.of(lengths, own, chosen)

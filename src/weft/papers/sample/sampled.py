@@ -212,7 +212,7 @@ def _draw_iterations(
 
 
 def _strata(log: Iterations, most: int | None) -> Ints:
-    """Strata by length, at most so many; one for iterations that nothing tells apart."""
+    """Return strata by length, at most `most`; a single stratum if all iterations are alike."""
     if log.alike or most == 1:
         return np.zeros(len(log), np.int64)
     own = strata(log.lengths)
@@ -220,7 +220,7 @@ def _strata(log: Iterations, most: int | None) -> Ints:
 
 
 def _take_measured(log: Iterations, measured: Ints) -> tuple[Ints, Ints]:
-    """Strata of which each holds at least two measured iterations, as many as these allow, and the measured ones."""
+    """Strata that each hold at least two measured iterations, as many as these allow, and the measured ones."""
     for count in range(min(STRATA, len(measured) // 2), 0, -1):
         own = strata(log.lengths, count) if count > 1 else np.zeros(len(log), np.int64)
         if (np.bincount(own[measured], minlength=own.max() + 1) >= 2).all():

@@ -74,7 +74,7 @@ class MeshSearch:
         """Return the place of a plan, from 1: how many others are faster by more than `within`, a share of its time.
 
         Plans are alike if as many stages have meshes of each size, whatever their order; each counts with its best.
-        `most` + 1 if so many are faster.
+        `most` + 1 if more than `most` are faster.
         """
         found = mesh_plans(self.costs, self.system.gpus, self.micro_batches, most)
         alike = (plan.seconds for plan in found if sorted(plan.meshes) == sorted(meshes))
@@ -169,7 +169,7 @@ class _Parts:
         return [*way.first.blocks, *way.unit.blocks * self.repeats, *way.last.blocks]
 
     def ways(self, system: System, size: int) -> Iterator[MeshUse]:
-        """Yield every use of a mesh of that many GPUs: each logical shape with each sharding of layers and ends.
+        """Yield every use of a mesh of `size` GPUs: each logical shape with each sharding of layers and ends.
 
         The ends take their fastest sharding, and the one with the smallest states. A mesh of n x 1 is one of 1 x n.
         """

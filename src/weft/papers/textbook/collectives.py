@@ -44,7 +44,7 @@ class Wire:
 
 @dataclass(frozen=True)
 class Form:
-    """An algorithm's cost: so many latencies one after another, and so many times the bytes over a rank's link.
+    """An algorithm's cost: the number of serial latencies, and the multiple of the bytes that pass a rank's link.
 
     Both are functions of the number of ranks. With `powers_of_two` it needs such a number. Additions take no time.
     """
@@ -90,7 +90,7 @@ as in MPICH's sources; Chan and others, CCPE 19(13), 2007)."""
 
 
 def textbook(collective: str, algorithm: str, bytes: Any, ranks: int, wire: Wire) -> FloatArray:
-    """Textbook time of a collective of that many bytes, a number or an array [s].
+    """Return the textbook time of a collective of `bytes`, a number or an array [s].
 
     Raises UnknownNameError for an unknown collective or algorithm, InputError for ranks that it does not take.
 
@@ -129,7 +129,7 @@ def switch_point(collective: str, short: str, long: str, ranks: int, wire: Wire)
 
 
 def parameter_server(bytes: Any, workers: int, bandwidth: float, servers: int | None = 1) -> FloatArray:
-    """Return time in which all workers send gradients of so many bytes to parameter servers and read the weights [s].
+    """Return the time for all workers to send gradients of `bytes` to parameter servers and read the weights [s].
 
     Each of `servers` holds an equal part and has a link of `bandwidth` [bytes/s]; so has each worker. With None the
     workers hold the parts themselves, each on its own link, as a ring all-reduce uses it. Gradients and weights share a

@@ -137,7 +137,7 @@ class MeshPlan:
 
 
 def mesh_plans(costs: StageCosts, devices: int, micro_batches: int, best: int = 1) -> tuple[MeshPlan, ...]:
-    """The `best` fastest plans on exactly so many devices; each has other numbers of stages on meshes of each size.
+    """The `best` fastest plans on exactly `devices` devices; each has other numbers of stages on meshes of each size.
 
     Minimises sum t_i + (m - 1) max t_i for m micro-batches. For every possible slowest time t_max, from below, F(s, k,
     d) is the least sum of s stages from group k on with d devices, each at most t_max; the last stage but s - 1 keeps s
@@ -239,7 +239,7 @@ class _MeshRecursion:
         self.times = np.array([[self._on(size, one).min(-1) for size in self.sizes] for one in held])
 
     def _fitting(self, flight: int) -> FloatArray:
-        """Return the seconds of the choices that fit with that many micro-batches in flight, else infinity."""
+        """Return the seconds of the choices that fit with `flight` micro-batches in flight, else infinity."""
         costs = self.costs
         fits = costs.states + flight * costs.kept <= costs.capacity
         upper = np.arange(self.groups)[:, None] <= np.arange(self.groups)

@@ -106,9 +106,8 @@ def state_bytes(recipe: str = "mixed") -> Mapping[str, int]:
 
 
 def cache_bytes(sequences: int, tokens: int, layers: int, key_heads: int, head: int, format: str = "bf16") -> float:
-    """Cache of keys and values of all layers in a format [bytes].
-
-    It holds 2 x sequences x tokens x layers x key heads x head elements.
+    """Return the KV cache of all layers in a format [bytes]: 2 x sequences x tokens x layers x key heads x head
+    elements.
     """
     counts = {"sequences": sequences, "tokens": tokens, "layers": layers, "key_heads": key_heads, "head": head}
     for name, count in counts.items():

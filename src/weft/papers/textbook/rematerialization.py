@@ -115,7 +115,7 @@ def peak_of(graph: Tensors, computed: Matrix, kept: Matrix) -> float:
 def rematerialize(graph: Tensors, budget: float, seconds: float = 60.0) -> RematerializationPlan | None:
     """The plan of least cost whose peak is at most `budget`; None if no plan has so low a peak.
 
-    HiGHS is given so many `seconds`; InputError if it proves no optimum in that time.
+    HiGHS may take `seconds` [s]; InputError if it proves no optimum in that time.
     """
     program, computed, kept = _program(graph, budget)
     found = program.solve(seconds)

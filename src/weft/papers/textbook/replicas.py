@@ -68,7 +68,7 @@ class Pace:
     """How workers progress under one rule.
 
     `step` is the mean time in which as many updates are made as there are workers [s], `exact` if it has a closed form,
-    else simulated. `lag` is the share of the steps that begin so many steps ahead of the slowest worker's count,
+    else simulated. `lag` is the share of steps by how many steps they begin ahead of the slowest worker,
     `delay` the mean number of updates of others between a worker's read of the weights and its own update.
     """
 
@@ -87,7 +87,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Consistency:
-    """How `workers` workers progress under several rules, the first of which is the base of speedups."""
+    """Return how `workers` workers progress under several rules; speedups are over the first rule."""
 
     workers: int
     paces: tuple[Pace, ...]
@@ -110,7 +110,7 @@ def update_rules(
 
     Each worker has a distribution of step times, or a text like "1.5 s" for a fixed one. BSP's step is the mean of the
     slowest, the integral of 1 - F1(t) F2(t) ...; ASP's follows from the sum of the workers' rates. Everything else is
-    simulated over so many `steps` of each worker; the first half of the time is left out. Raises InputError without
+    simulated over `steps` steps of each worker; the first half of the time is left out. Raises InputError without
     workers or rules, and for a slack that is no number of steps.
 
     >>> from scipy.stats import uniform

@@ -215,7 +215,7 @@ class ShardedPart:
             begin = end + 1
 
     def _input(self, way: Strategy) -> float:
-        """One rank's part of the part's input [bytes]; 0 for a part that reads tokens."""
+        """Return one rank's part of the part's input [bytes]; 0 for a part that reads tokens."""
         group, mesh = self.groups[0], self.prices.mesh.shape
         if group.main is not None:
             return 0.0
@@ -261,7 +261,7 @@ def shard_layer(
 ) -> Sharding:
     """Return the fastest way to spread the operators of a model's first layer over a mesh: outer x inner GPUs.
 
-    A micro-batch of that many sequences passes the whole mesh. `limit` bounds the layer's weights, gradients and
+    A micro-batch of `micro_batch` sequences passes the whole mesh. `limit` bounds the layer's weights, gradients and
     optimizer states on each GPU, such as "500 MB". Raises InputError if no way fits, and for a mesh that the system
     does not hold.
 

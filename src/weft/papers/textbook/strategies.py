@@ -40,7 +40,8 @@ class LayoutChange:
 
 
 def resharding(tensor: Tensor, before: Layout, after: Layout, mesh: Sequence[int]) -> tuple[LayoutChange, ...]:
-    """Return the collectives that bring a tensor from one layout to another on a mesh of so many ranks along each axis.
+    """Return the collectives that bring a tensor from one layout to another on `mesh`, the number of ranks along each
+    axis.
 
     For q ranks and n bytes (arXiv:2201.12023, table 3), each rank sends: replicated to split 0, split to replicated
     (all-gather) (q - 1) / q n, split to another split (all-to-all) (q - 1) / q^2 n, partial to replicated (all-reduce)
@@ -325,7 +326,7 @@ def _share(chosen: Sequence[str], mesh: Sequence[int], *roles: str) -> int:
 
 
 def _local(op: Op, chosen: Sequence[str], mesh: Sequence[int]) -> Op | None:
-    """One rank's share of an operator; None if a dimension does not divide."""
+    """Return one rank's share of an operator; None if a dimension does not divide."""
     tokens, columns, inner, experts, heads = (
         _share(chosen, mesh, role) for role in ("tokens", "columns", "inner", "experts", "heads")
     )
@@ -385,7 +386,7 @@ def _of_loss(group: MergedOperators, layout: Layout, mesh: Sequence[int]) -> lis
 
 
 def _share_merged(op: Op, layout: Layout, mesh: Sequence[int]) -> Op:
-    """One rank's share of an element-wise operator, a norm or a loss on a tensor of a layout."""
+    """Return one rank's share of an element-wise operator, a norm or a loss on a tensor of a layout."""
     if not isinstance(op, Streaming):
         raise TypeError(f"{op} cannot be merged into another operator")
     if op.columns == 1:

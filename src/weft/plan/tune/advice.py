@@ -242,7 +242,7 @@ class Advice(Answer):
         return sorted(self.options, key=lambda one: (one == self.best, self.speedup_of(one)), reverse=True)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data; times in seconds."""
+        """Return everything as plain data; times in seconds."""
         return {
             "gemm": asdict(self.gemm),
             "collective": self.collective.name,

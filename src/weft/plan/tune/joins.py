@@ -108,7 +108,7 @@ class Joins:
         return f"typical errors: {'; '.join(way.why for way in self.ways)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data; times in seconds."""
+        """Return everything as plain data; times in seconds."""
         ways = [{**way._asdict(), "pays": None if way.method == SEQUENTIAL else way.pays} for way in self.ways]
         return to_plain(
             form=self.form, gemm=[self.gemm.m, self.gemm.n, self.gemm.k], dtype=self.gemm.dtype, ranks=self.ranks,

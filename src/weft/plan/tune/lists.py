@@ -135,7 +135,7 @@ def _whole(tile: Any) -> Any:
 
 
 class GoKernel(_Plain):
-    """The GO-kernel of a degree, how it tiles the GEMM, and the time of that many copies [s]."""
+    """The GO-kernel of a degree, how it tiles the GEMM, and the time of all its copies [s]."""
 
     tile: Annotated[GemmTiling, BeforeValidator(_whole)]
     seconds: float = Field(gt=0)

@@ -34,7 +34,7 @@ FIRST = 3
 class GoKernels:
     """A GEMM's candidate kernels, and the time of co-running copies with each, by number of copies.
 
-    `runs[degree][tiling]` is the time of that many copies [s]. Degree 1 is always included: its fastest candidate is
+    `runs[degree][tiling]` is the time of `degree` copies [s]. Degree 1 is always included: its fastest candidate is
     the kernel tuned in isolation.
     """
 

@@ -38,7 +38,7 @@ _THREAD_REGISTERS = {"nvidia": 255, "amd": 512}
 _LEAST_OF_WAVEFRONT = 16 * 16
 """Fewest elements of C of a wavefront: the result of one matrix instruction (16 x 16, or 16 x 8 twice)."""
 _IMPOSSIBLE = 2
-"""The first so many of REASONS keep a kernel from running at all."""
+"""Number of leading `REASONS` that keep a kernel from running at all."""
 REASONS = {
     "shared memory": "the K steps in flight do not fit the local memory of a compute unit",
     "registers": "accumulators, operands' addresses and fragments exceed the registers of a thread or a compute unit",

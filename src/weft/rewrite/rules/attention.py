@@ -120,7 +120,7 @@ def _causal(flow: Flow, chain: _Chain, queries: int, keys: int) -> int:
 
 
 def _not_turned(flow: Flow, name: str) -> str:
-    """The keys of which a name is the transpose of the last two axes."""
+    """Return the keys whose last two axes are transposed under a name."""
     view = flow.graph.tensors.get(name)
     if isinstance(view, View) and view == View(view.of, order=(0, 1, 3, 2)):
         return view.of

@@ -44,7 +44,7 @@ def gelu_example(draw: np.random.Generator) -> Graph:
 
 
 def fuse_elementwise(flow: Flow) -> Iterator[MatchedPlace]:
-    """Two element-wise operators in a row in one kernel; a longer chain takes several steps."""
+    """Fuse two consecutive element-wise operators into a kernel; a longer chain takes several steps."""
     for node in streaming(flow, "elementwise"):
         op = _op(node)
         if not op.function or op.outputs != 1:

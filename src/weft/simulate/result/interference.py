@@ -88,11 +88,11 @@ class MemoryInterference:
         return next(one for one in self.streams if one.stream == name and one.gpu == gpu)
 
     def mean_delay(self, one: StreamInterference) -> float:
-        """How long the channel served the other stream while a request of this one waited, mean of all requests [s]."""
+        """Return the mean time [s] that a request waited while the channel served the other stream."""
         return one.ahead_sum_bytes / max(one.requests, 1) / self.channel_bytes_per_s
 
     def delay_of(self, one: StreamInterference) -> float:
-        """How long a channel served the other stream while this one had a request waiting, mean of all channels [s]."""
+        """Return the time [s], mean over channels, that a stream waited while its channel served the other stream."""
         return one.delaying_bytes / self.channels / self.channel_bytes_per_s
 
     def without_series(self) -> MemoryInterference:

@@ -10,7 +10,7 @@ from weft.engine.state import Machine
 
 
 def explain(status: int, program: Program, m: Machine, policy: str) -> str:
-    """Why a run did not finish: a sentence that names the GPU, the kernel, the tile and what it waits for."""
+    """Return why a run did not finish: a sentence that names the GPU, the kernel, the tile and what it waits for."""
     now = f"at {m.clock[y.CLOCK_NOW] / 1e9:.3f} us, after {m.clock[y.CLOCK_EVENTS]} events"
     if status == y.RUNNING:
         return f"the event budget is exhausted {now}; raise it, or make the problem smaller"

@@ -62,7 +62,7 @@ class Scratch(NamedTuple):
 
     @classmethod
     def of(cls, stages: int, micro_batches: int) -> Scratch:
-        """Return arrays for orders of that many stages and micro-batches."""
+        """Return arrays for orders of `stages` stages and `micro_batches` micro-batches."""
         floats = np.empty((2, stages, micro_batches)), np.empty((stages, 5)), np.empty(stages)
         return cls(*floats, np.empty((stages, 5), np.int64), np.empty((stages, 3 * micro_batches), np.int64))
 

@@ -146,7 +146,7 @@ def _fold_schedule(name: str, devices: int, micro_batches: int, steps: Sequence[
 def _follow(
     steps: Iterable[str], stage: tuple[int, int], numbers: tuple[range, range], stages: int, micro_batches: int
 ) -> tuple[Ints, list[tuple[int, int]]]:
-    """One device's order and pairs, from its steps; those beyond the last micro-batch are left out.
+    """Return one device's order and pairs, from its steps; those beyond the last micro-batch are left out.
 
     "F0" is the next forward of the device's stage 0 (the near end; 1: the far end), "B1" the next whole backward of
     stage 1, "S1" the next without its weight gradient, "W1" the oldest weight gradient left over, "F0B1" a pair.
@@ -215,10 +215,11 @@ def v_min(devices: int, micro_batches: int) -> Schedule:
 
 
 def _repeat_schedule(name: str, devices: int, micro_batches: int, hops: tuple[int, int, int, int]) -> Schedule:
-    """Return a V in which all micro-batches pass alike, one every six slots; F, B and W of a stage take one slot each.
+    """Return a V schedule in which a micro-batch starts every six slots; F, B and W of a stage take a slot each.
 
-    From device to device a micro-batch takes `hops` slots: in forwards down and up, in backwards down and up. It waits
-    at the three turns for as few slots as keep the tasks of each device apart; what is held follows from the way.
+    From device to device a micro-batch takes `hops` slots: in forwards down and up, in backwards down and up. A
+    micro-batch waits at the three turns for the fewest slots that keep the tasks of each device apart; the activations
+    in flight follow.
     """
     waits = sorted(product(range(_SLOTS), repeat=3), key=lambda each: (sum(each), -each[0]))
     ways = next(way for way in (_way(devices, hops, each) for each in waits) if _apart(way))

@@ -1,6 +1,6 @@
 """What a search for a pipeline order is given, times and memory of each stage, and what no order of it can beat.
 
-One stage a device, backwards split.
+Each device holds one stage; backwards are split.
 """
 
 from __future__ import annotations
@@ -103,10 +103,11 @@ def least_spans(problem: OrderProblem) -> Floats:
     """Return the shortest span that any order can give each stage [s].
 
     A stage computes all its tasks, and is idle at both ends: before its first backward, for which it can only run the
-    forwards that fit its memory, and after its last forward, when it can only run what it still holds. It also has to
-    wait for each later stage j: its first forward travels there, stage j runs all forwards, all backwards and those
-    weight gradients without which its memory would be full, the last gradient travels back, and its W follows. And the
-    memory that all micro-batches take, each for as long as it cannot be released, must fit the limit.
+    forwards that fit its memory, and after its last forward, when the device can only run what it still holds. The
+    device also has to wait for each later stage j: its first forward travels there, stage j runs all forwards, all
+    backwards and those weight gradients without which its memory would be full, the last gradient travels back, and its
+    W follows. And the memory that all micro-batches take, each for as long as it cannot be released, must fit the
+    limit.
     """
     took = problem.costs.took
     spans = problem.work + _sends(problem) - problem.costs.before[:, FORWARD] + _idle(problem)

@@ -1,4 +1,4 @@
-"""What a step of inference answers: latency, throughput, where the time goes, and the cache of keys and values."""
+"""What a step of inference answers: latency, throughput, where the time goes, and the KV cache."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Inference(Answer):
     """A step of inference on the `plan.tp` GPUs of a replica; the `parts` [s] add up to it.
 
     Prefill computes all `tokens` of each of `batch` sequences; decode computes the next token of each, which attends to
-    `tokens` of context. `weights` and `cache` are what a GPU holds [bytes]: the cache of keys and values of all
-    sequences. Prompts may follow `cached` tokens each; beside next tokens, the first `chunk` tokens of a prompt may be
-    read, whose cache holds `chunk_cache` [bytes]. A decode step writes `tokens_per_step` tokens of each sequence, more
-    than one where drafts are accepted; parts are those of each token. `needs` says which hardware methods of overlap
-    take that GPUs on sale, or the system, lack. `format` is that of products and weights.
+    `tokens` of context. `weights` and `cache` are what a GPU holds [bytes]: the KV cache of all sequences. Prompts may
+    follow `cached` tokens each; beside next tokens, the first `chunk` tokens of a prompt may be read, whose cache holds
+    `chunk_cache` [bytes]. A decode step writes `tokens_per_step` tokens of each sequence, more than one where drafts
+    are accepted; parts are those of each token. `needs` says which hardware methods of overlap take that GPUs on sale,
+    or the system, lack. `format` is that of products and weights.
     """
 
     kind = "inference"
@@ -92,7 +92,7 @@ class Inference(Answer):
 
     @property
     def cache_per_token(self) -> float:
-        """Cache of keys and values of one token on one GPU [bytes]."""
+        """KV-cache bytes of one token on one GPU."""
         return self.cache / (self.batch * self.length)
 
     @property

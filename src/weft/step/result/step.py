@@ -91,7 +91,7 @@ def _times(shares: Mapping[str, float], count: float) -> dict[str, float]:
 
 
 def sum_layers(each: Iterable[tuple[Pass, int]]) -> Pass:
-    """Return passes over parts of a model in a row, each so many times: of a stage, or of a server's iteration."""
+    """Return the sum of passes, each times its count: of a stage, or of a server's iteration."""
     return sum((one * count for one, count in each), Pass())
 
 

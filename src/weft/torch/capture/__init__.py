@@ -48,8 +48,8 @@ def capture(
     With `fused`, operators that a compiler would make one kernel of are one: those of a norm, an activation or a rotary
     embedding, and chains of pointwise operators of one shape; a label says how many.
 
-    With `replicas`, gradients are averaged over that many in all-reduces of 25 MiB while the backward pass runs, as
-    DistributedDataParallel does (whose own code cannot be captured).
+    With `replicas`, gradients are averaged over `replicas` ranks in all-reduces of 25 MiB while the backward pass runs,
+    as DistributedDataParallel does (whose own code cannot be captured).
 
     The graph's labels name what was assumed and the peak of memory. Raises InputError for what cannot be captured, with
     module, operator and line: unknown operators, control flow that depends on data, CUDA devices.
@@ -114,7 +114,7 @@ def capturing(
     optimizer in the block, for its states are fake, too. Without it everything really runs. The answer's `graph` is
     there after the block; what the block does in `with found.setup()` is no part of the step.
 
-    With a `world` of ranks the program runs as `rank` of so many, in this process and without a network: its default
+    With a `world` of ranks the program runs as `rank` of `world`, in this process and without a network: its default
     process group is there, of which meshes, DTensor and FSDP make theirs. Collectives become operators of the graph, on
     one stream for each process group. Raises InputError beside a live process group.
     """

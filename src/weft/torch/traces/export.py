@@ -199,7 +199,7 @@ class _File:
     def _message(
         self, node: Node, number: int, line: str, before: list[int], size: int, offset: int, among: int
     ) -> tuple[int, ...]:
-        """A message to the rank `offset` away `among` so many ranks, and the one that arrives from the other side."""
+        """Add a message to the rank `offset` away among `among` ranks, and the message from the opposite side."""
         base = self.rank // among * among
         to, whence = (base + (self.rank - base + step) % among for step in (offset, -offset))
         told = ("comm_size", "int64", size), ("comm_tag", "int32", number)
