@@ -6,6 +6,7 @@ import json
 import os
 import random
 import time
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from statistics import mean
@@ -274,6 +275,17 @@ def test_a_load_ends_when_steps_were_cut_short_at_its_end():
     }
     answer = serve_with("llama-3-8b", "2xh100", **load, replicas=2, prefill_replicas=1)
     assert answer.completed == 45
+
+
+def test_a_prefill_worker_waits_for_kv_cache_that_it_is_sending():
+    """4,466 tokens of KV cache hold two prompts: a third waits until one has reached the decode worker."""
+    plan = weft.ServingPlan(prefill_replicas=1, replicas=2, gpu_memory_utilization=0.25)
+    load = weft.Load(concurrency=8, requests=24, input_len=2048, output_len=32)
+    scarce = weft.serve("llama-3-8b", "2xh100", plan, load)
+    ample = weft.serve("llama-3-8b", "2xh100", replace(plan, gpu_memory_utilization=0.9), load)
+    assert 2 * 2048 < scarce.cache_tokens < 3 * 2048
+    assert scarce.completed == ample.completed == 24
+    assert scarce.ttft["mean"] > ample.ttft["mean"]
 
 
 @pytest.mark.parametrize(("framework", "late_one"), [("sglang", "tpot"), ("trtllm", "tpot"), ("vllm", "ttft")])

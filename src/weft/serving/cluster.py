@@ -153,8 +153,8 @@ class Cluster:
                 self._arrive(self._arrivals.popleft(), self._route(self.replicas), now)
             until = self._next_arrival()
             for replica in map(self._every.__getitem__, sorted(self._idle)):
-                if replica.load and not replica.busy:
-                    self._push(replica, replica.start(now, until))
+                if replica.load and not replica.busy and (end := replica.start(now, until)) is not None:
+                    self._push(replica, end)
             self._idle.clear()
             if between:
                 between(self)
@@ -190,6 +190,7 @@ class Cluster:
     def _happen(self, now: float, place: int, _: int, sent: Request | None) -> None:
         if sent is not None:
             self._every[sent.replica].pool.release(sent)
+            self._idle.add(sent.replica)
             self._arrive(sent, self._route_answer(self.decoders), now)
             return
         replica = self._every[place]

@@ -267,12 +267,17 @@ class Replica:
         (self.waiting.appendleft if first else self.waiting.append)(request)
         self._waits.add(request.id)
 
-    def start(self, now: float, until: float) -> float:
-        """Form the next step, or several equal ones up to one that ends at `until` or later; returns when they end."""
+    def start(self, now: float, until: float) -> float | None:
+        """Form the next step, or several equal ones up to one that ends at `until` or later; return when they end.
+
+        Return None where a prefill worker waits for KV cache that it is sending to a decode worker.
+        """
         self._apart, self._decodes, self.budget, self._blocked_on = [], False, self.tokens, ""
         self._given.clear()
         self._schedule(self)
         if not self._apart and not self._decodes:
+            if self.pool.used and not self.running and not self.answers:
+                return None
             raise InputError(
                 f"the policy gave no tokens to any of {self.load} requests, {len(self.running)} of them running; it "
                 "must give some, or preempt and then give some"
