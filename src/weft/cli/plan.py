@@ -74,7 +74,7 @@ def _choices(name: str, text: str) -> list[Any]:
 @option("--top", "Plans to show.", COUNT, default=10)
 @option(
     "--refine",
-    "Best plans to time again with the engine's windows, of which one can take minutes; a stated N takes "
+    "Best plans to time again with the engine's windows (each can take minutes); a stated N takes "
     f"the time it needs.  [default: {_REFINED}, with no new window after {_BUDGET_S:.0f} s]",
     click.IntRange(min=0),
     metavar="N",

@@ -264,7 +264,7 @@ def exchange(
 ) -> None:
     """Predict one dispatch or combine between the ranks that share a layer's experts, as libraries carry it out.
 
-    4096x7168,top8/256: each rank has 4096 tokens of 7168 elements, each of which goes to 8 of 256 experts. Operations
+    4096x7168,top8/256: each rank has 4096 tokens of 7168 elements, and each token goes to 8 of 256 experts. Operations
     are dispatch, combine, combine_low_precision and prepare; routing is even. With ",reach4/8" a token's experts are of
     4 out of 8 groups (group-limited routing).
     """

@@ -15,7 +15,7 @@ UNRESOLVED = "no difference that Weft can resolve"
 
 @dataclass(frozen=True, repr=False)
 class Contrast(Answer):
-    """Times of one question by what was changed in it; the first answer is the one that the others are held against.
+    """Times of one question by what was changed in it; the first answer is the baseline of the others.
 
     `left_out` are ways to ask that were not answered, each with the reason. Raises InputError for fewer than two
     answers, and for answers that are not one time with its parts.
@@ -72,7 +72,7 @@ class Contrast(Answer):
         return None if asked is None or self.has_overload else asked(self.answers[label])
 
     def verdict(self, label: str) -> str:
-        """Return "faster", "slower" or `UNRESOLVED` of another answer beside the first; "" where no interval says."""
+        """Return "faster", "slower" or `UNRESOLVED` for another answer against the first; "" where no interval says."""
         interval = self.speedup_interval(label)
         if interval is None:
             return ""

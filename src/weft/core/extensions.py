@@ -24,7 +24,7 @@ class Extension:
     `names` are public names of `weft`. `commands` are commands of the command line: the title of their group on the
     help page, then their name, to a target and the line on the help page. `reports` has the report of each `kind` of
     answer, `readers` a function of a path that returns a graph, by the kind of file (`weft.graph.file_kind`).
-    `measured` are functions that set studies of papers beside measured rows, by name.
+    `measured` are functions that set studies of papers against measured rows, by name.
     """
 
     name: str
@@ -73,7 +73,7 @@ def find_reader(kind: str) -> Callable[[Any], Any] | None:
 
 
 def find_measured(name: str, data: object = None) -> Callable[..., Any] | None:
-    """Return the function with which an extension sets a study beside measured rows, or None.
+    """Return the function with which an extension sets a study against measured rows, or None.
 
     Raises InputError if no extension has it, although `data`, the place of the rows, were named.
     """

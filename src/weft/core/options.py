@@ -71,10 +71,10 @@ class RunOptions:
     now_fs, end_fs)` is called about every million events with the simulated time [fs] and a function that returns the
     end that closed forms expect [fs] (0: unknown). `interference` records what compute and communication cost each
     other in memory: `Timeline.interference`. `memory` is the detail of the DRAM: "bandwidth" is faster and leaves out
-    what rows, banks and refreshes cost. `memory_work` are commands that every memory channel carries out beside
-    the run: `Timeline.commands`. `heatmap` records what each memory channel, or each bank, does over time:
-    `Timeline.heat`. `hashing` spreads addresses that lie a round of stripes over the channels apart over all channels,
-    as GPUs do; without it, they lie in one.
+    what rows, banks and refreshes cost. `memory_work` are commands that every memory channel carries out during the
+    run: `Timeline.commands`. `heatmap` records what each memory channel, or each bank, does over time: `Timeline.heat`.
+    `hashing` spreads addresses that lie a round of stripes over the channels apart over all channels, as GPUs do;
+    without it, they lie in one.
 
     `updates` records when near-memory updates of each tile reached memory: `Timeline.updates`.
 

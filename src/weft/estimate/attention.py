@@ -39,8 +39,9 @@ class _Generation(NamedTuple):
     """How a generation of fused kernels computes the softmax of a score.
 
     `operations` are vector operations: scale and subtraction, maximum, sum, conversion, and its share of rescaling the
-    output. `exponentials` are those on special-function units, which run beside the vector units if `beside`, else in
-    turn with them. `hidden` is the share of the shorter of products and softmax that runs concurrently with the longer.
+    output. `exponentials` are those on special-function units, which run concurrently with the vector units if
+    `beside`, else in turn with them. `hidden` is the share of the shorter of products and softmax that runs
+    concurrently with the longer.
     """
 
     operations: float

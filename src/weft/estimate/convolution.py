@@ -128,8 +128,7 @@ def _time_product(product: Gemm, machine: Target, inside: Inside | None = None) 
 def _filters_moved(op: Convolution, machine: Target, spread: FloatArray | float) -> Estimate:
     """Return the time to transform or reorder the filters into `spread` times as many elements, for the forward pass.
 
-    Filters of a number of channels that vectors of four do not divide move at the share `misaligned` of the
-    memory's rate.
+    Filters whose channels are no multiple of four move at the share `misaligned` of the memory's rate.
     """
     size = floats(op.backward.weights[0].writes[0].bytes)
     odd = (floats(op.channels) % 4 != 0) | (floats(op.filters) % 4 != 0)

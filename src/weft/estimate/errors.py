@@ -31,7 +31,7 @@ CARRIED = _read("model_errors.toml")
 C3_SPEEDUPS: Mapping[str, tuple[float, float]] = _read("c3_speedups.toml")
 """Of each strategy: the mean speedup over the scenarios of C3 here, and the one that the published share implies."""
 BESIDE: Mapping[str, Any] = CARRIED["beside"]
-"""GEMMs beside a collective: the largest error, and the cells and systems that were measured."""
+"""GEMMs concurrent with a collective: the largest error, and the cells and systems that were measured."""
 _BOUNDS: Mapping[str, Sequence[float]] = CARRIED["bounds"]
 
 

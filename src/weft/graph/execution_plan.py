@@ -77,7 +77,7 @@ class PlanStep:
 
 @dataclass(frozen=True)
 class Chunks:
-    """The chunks of a rank's buffers; by the older layout in `groups`, each of which is cut evenly."""
+    """The chunks of a rank's buffers; by the older layout in `groups`, each cut evenly."""
 
     input: int
     output: int

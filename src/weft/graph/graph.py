@@ -431,7 +431,7 @@ def earliest(
 ) -> tuple[list[Any], list[Any]]:
     """Earliest start and end of every task [s], by its number.
 
-    `order` lists every task after those that it `needs`, each of which ends some delay before it [s]. A task takes
+    `order` lists every task after its prerequisites `needs`, each with its delay to the task [s]. A task takes
     `took` and begins no sooner than `least`; one that is not listed keeps `least`. Times may be arrays of one shape if
     `later` answers the later of two.
 

@@ -204,11 +204,11 @@ class Op:
 
 @dataclass(frozen=True)
 class Opaque(Op):
-    """An operator `name` known only by `flops` and `bytes` moved in all, of which it writes `written`.
+    """An operator `name` known only by its `flops` and its `bytes` moved in all; it writes `written` of these bytes.
 
     Matrix units compute it in `matrix_dtype` (None: vector units do). `seconds` is the measured time [s] of an operator
-    of which nothing else is known; it takes that time on every GPU (0: not measured). Raises InputError for what is no
-    whole number of at least 0 and for a time that is negative or not finite, UnknownNameError for an unknown dtype.
+    about which nothing else is known, the same on every GPU (0: not measured). Raises InputError for what is no whole
+    number of at least 0 and for a time that is negative or not finite, UnknownNameError for an unknown dtype.
 
     >>> Opaque("top-k", flops=10**9, bytes=1 << 28).least_bytes
     268435456

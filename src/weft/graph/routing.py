@@ -21,7 +21,7 @@ MOST_EXPERTS = 4096
 
 @dataclass(frozen=True)
 class Routing:
-    """`tokens` on each of `ranks` GPUs, each of which goes to `top_k` of `experts` experts, dealt evenly to the GPUs.
+    """`tokens` on each of `ranks` GPUs; each token goes to `top_k` of `experts` experts, dealt evenly to the GPUs.
 
     `loads` are relative numbers of tokens by expert (none: even loads); every GPU's tokens follow them. An expert gets
     a token at most once, so that none gets more than all tokens. `reach` is the number of GPUs on which a token's

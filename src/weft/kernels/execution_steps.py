@@ -27,7 +27,7 @@ class ByteRange(NamedTuple):
 
 
 class Motion(NamedTuple):
-    """The sum of all sources goes to every target; all are equally long."""
+    """A copy or reduction: the sum of all sources goes to every target; all ranges are equally long."""
 
     sources: tuple[ByteRange, ...]
     targets: tuple[ByteRange, ...]

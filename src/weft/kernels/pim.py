@@ -205,7 +205,7 @@ def stream(kernel: str, words: int, pim: Pim) -> PimStream:
 
 @dataclass(frozen=True, eq=False)
 class MemoryWork:
-    """Commands that every memory channel of a GPU carries out beside a run: `weft.RunOptions.memory_work`.
+    """Commands that every memory channel of a GPU carries out during a run: `weft.RunOptions.memory_work`.
 
     A group of commands is due every `every` [s] (0: when the one before has ended) and gives way to queued requests for
     at most `patience` [s]. Raises InputError for times below zero.

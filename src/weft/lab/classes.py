@@ -51,8 +51,8 @@ def class_errors(by: Mapping[Any, Sequence[Predicted]]) -> dict[str, Any]:
     machine left out; pairs joined by software with their system left out, exchanges their number of ranks, loads their
     model, kernels of inference their GPU. Where rows of the case's own machine are known, residuals of kernels of
     inference, of the fit to n rows by p values, count n / (n - p) times. GEMMs are those in bf16 and fp16; collectives
-    run in one node by the library's own test; pairs are those with a measured time; GEMMs beside a collective have
-    their largest error.
+    run in one node by the library's own test; pairs are those with a measured time; GEMMs concurrent with a collective
+    have their largest error.
     """
     shipped = by.get("as shipped", ())
     held, unseen = by.get("held out", ()), by.get("leave one out", ())
@@ -181,7 +181,7 @@ def _by(rows: pd.DataFrame, *labels: str) -> dict[str, Class]:
 
 
 def _beside(rows: pd.DataFrame) -> dict[str, Any]:
-    """The largest error of GEMMs beside a collective, with the cells and systems that were measured."""
+    """The largest error of GEMMs concurrent with a collective, with the cells and systems that were measured."""
     if rows.empty:
         return {}
     cells = len(rows[rows["quantity"] == rows["quantity"].iloc[0]])

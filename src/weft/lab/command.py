@@ -1,4 +1,4 @@
-"""`weft validate` and `calibrate`: the models beside measured rows, and machines fitted to their own."""
+"""`weft validate` and `calibrate`: the models against measured rows, and machines fitted to their own."""
 
 from __future__ import annotations
 

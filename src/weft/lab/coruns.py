@@ -1,4 +1,4 @@
-"""GEMMs beside an all-reduce on a number of RCCL channels, as measured on eight MI300X.
+"""GEMMs concurrent with an all-reduce on a number of RCCL channels, as measured on eight MI300X.
 
 The rows do not name what all have in common: eight MI300X, and an all-reduce of 512 MiB that is launched first
 (inferred from equal times of rows that say so). The GEMM alone, and each beside the other, are medians of loops.
@@ -58,7 +58,7 @@ def _expanded(checked: Measurements) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def co_run(kernel: GemmKernel, gemm: Gemm, gpu: hardware.Gpu) -> Graph:
-    """Return a GEMM of a kernel beside the all-reduce of the rows."""
+    """Return a GEMM of a kernel concurrent with the all-reduce of the rows."""
     graph = concurrent(gemm, Collective("all_reduce", _BYTES, _RANKS, gemm.dtype), 1, 1)
     if kernel is GemmKernel.HIPBLASLT:
         return graph
@@ -91,4 +91,4 @@ CORUNS = RowKind(
     labels=lambda rows, machine, _: rows[["gemm", "quantity"]],
     blamed="gemm",
 )
-"""A GEMM beside an all-reduce with a number of channels, simulated request by request."""
+"""A GEMM concurrent with an all-reduce with a number of channels, simulated request by request."""

@@ -313,4 +313,4 @@ CONTENTION = RowKind(
     ),
     blamed="system",
 )
-"""A loop of GEMMs beside a loop of collectives, simulated request by request."""
+"""A loop of GEMMs concurrent with a loop of collectives, simulated request by request."""

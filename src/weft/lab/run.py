@@ -47,7 +47,7 @@ ROW_KINDS: Mapping[str, RowKind] = {
 
 @dataclass(frozen=True, repr=False)
 class Validation(Answer):
-    """Predictions beside measurements, and the problems of rows that are left out."""
+    """Predictions against measurements, and the problems of rows that are left out."""
 
     kind = "validation"
 

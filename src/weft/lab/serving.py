@@ -112,7 +112,7 @@ class ClosedLoop:
         prompt, answer = (size if self.alike else round(size * _DRAWN) for size in (self.prompt, self.answer))
         most = how.cache_bytes // times.forward.cache(prompt + answer)
         if not most:
-            raise InputError("a request of these lengths has no room beside the weights")
+            raise InputError("a request of these lengths has no room next to the weights")
         before = how.token * prompt + (how.frontend if outside is None else outside)
         graphed = how.graphed if self.recipe.graphed is None else self.recipe.graphed
         times = times.with_launches(how.launch if launch is None else launch, graphed)

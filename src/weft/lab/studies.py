@@ -1,4 +1,4 @@
-"""What studies of papers set beside measured rows: projections from a baseline, steps of BERT, kernels of V100.
+"""What studies of papers set against measured rows: projections from a baseline, steps of BERT, kernels of V100.
 
 Studies ask for these functions by name (`weft.core.extensions.find_measured`) and do without them where the lab is not
 there.
@@ -101,7 +101,7 @@ def projection_errors(found: Sequence[Projection]) -> tuple[Errors, Errors]:
 
 
 class MeasuredStep(NamedTuple):
-    """A measured step beside Weft's: its name in the data, the GPUs, and both times [s]."""
+    """A measured step against Weft's: its name in the data, the GPUs, and both times [s]."""
 
     id: str
     gpu: str

@@ -66,7 +66,7 @@ def _covered_seconds(rows: pd.DataFrame) -> float:
 def predicted_kinds() -> Mapping[str, float]:
     """Seconds of each kind of kernel and of the span, as `weft.step` gives for the layers of the trace.
 
-    DeepSeek-V3's layers on one of 64 H800, each forward pass beside the backward pass of another micro-batch
+    DeepSeek-V3's layers on one of 64 H800, each forward pass during the backward pass of another micro-batch
     (deepseek-ai/profile-data @4496024). Computing takes longer by the compute units that exchanges hold, norms by the
     waves that a workgroup or three for each unit of the whole GPU then take (grids of 132 and 396 in the trace).
     """

@@ -68,7 +68,7 @@ class FusionStyle:
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens that a layer works on: `batch` sequences of `sequence`, of which `context` ranks hold a part each.
+    """The tokens that a layer works on: `batch` sequences of `sequence` tokens, split over `context` ranks.
 
     The decoder of an encoder-decoder also attends to `source` tokens of each; `cached` tokens precede these in the KV
     cache.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Parameters:
     """Numbers of weights: of the embedding, of all layers, of the head, and of layers that predict decode tokens.
 
-    Of those of the layers, `experts` belong to routed experts, of which each token visits the part `visited`.
+    Of those of the layers, `experts` belong to routed experts; each token visits the part `visited` of these.
     """
 
     embedding: int
@@ -127,9 +127,9 @@ def _pieces(model: Transformer, tokens: Tokens) -> Iterator[tuple[str, int, Laye
 
 
 def _scores(op: Attention, full: bool) -> float:
-    """Products of queries with keys, and of scores with values; half of them if a mask hides the others.
+    """Return the FLOPs of QK^T and of scores times values: all unless a causal mask halves them and not `full`.
 
-    Of windows the part that a mask shows.
+    With a sliding window, only scores inside the window count.
     """
     each = 2.0 * op.batch * op.heads * (op.head + op.value_head)
     if op.window:

@@ -78,7 +78,7 @@ def _check_known(key: str, name: object, known: Mapping[str, str]) -> str:
 
 
 def _llama(config: Config) -> Values:
-    """Return the activation, and biases: of all linear layers, or of attention (of which those of QKV are counted)."""
+    """Return the activation, and biases: of all linear layers, or of attention (only QKV biases are counted)."""
     attention, mlp = (
         config.get("attention_bias") or config.get("bias") or config.get("qkv_bias"),
         config.get("mlp_bias"),

@@ -45,7 +45,7 @@ class AsyncTP(OverlapMethod):
         return graph
 
     def estimate(self, pair: PairTimes, costs: Mapping[str, float]) -> Any:
-        """Return the time of pieces on two streams, each of which waits for its copy.
+        """Return the time of pieces on two streams; each piece waits for its copy.
 
         Pieces leave compute units idle where their tiles fill no wave. Before a reduce-scatter each also waits for two
         barriers. The host issues every kernel, copy and barrier.

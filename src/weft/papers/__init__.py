@@ -1,4 +1,4 @@
-"""One declared study per paper: cases, configurations, and its published figures beside Weft's.
+"""One declared study per paper: cases, configurations, and its published figures against Weft's.
 
 >>> study("t3").DECLARED.claims["t3_mca.speedup.geomean"].published
 1.3

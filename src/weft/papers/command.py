@@ -1,4 +1,4 @@
-"""`weft study`: repeat a paper's study and set its published figures beside Weft's."""
+"""`weft study`: repeat a paper's study and set its published figures against Weft's."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def sensitivity(outputs: Outputs, values: tuple[str, ...] | None, jobs: int, sto
 
 
 def show_study(done: PaperStudy, outputs: Outputs) -> None:
-    """Print a study's tables, its figures beside comparable published ones, and its notes; write its files."""
+    """Print a study's tables, its figures against comparable published ones, and its notes; write its files."""
     declared = done.DECLARED
 
     def page(folder: Path) -> Path:

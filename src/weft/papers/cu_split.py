@@ -1,4 +1,4 @@
-"""The split of compute units: a GEMM beside a whole ring all-reduce, each on units of its own, on the T3 machine.
+"""The split of compute units: a GEMM co-run with a ring all-reduce, each on its own units, on the T3 machine.
 
 Published: S. Pati et al., "T3", ASPLOS 2024, arXiv:2401.16677, which motivates T3 by it. The paper does not say which
 sub-layers its figures are means of; here they are all 16 of its main study, and the geometric mean.

@@ -1,4 +1,4 @@
-"""The base of all studies: the declaration file of a paper's study, and published figures beside Weft's."""
+"""The base of all studies: the declaration file of a paper's study, and published figures against Weft's."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class Conditions:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PaperStudy(Answer):
-    """A paper's study simulated on a machine, with its figures beside the published ones.
+    """A paper's study simulated on a machine, with its figures against the published ones.
 
     `machine` is the GPU, `request_bytes` the size of a memory request [bytes], `wall_s` the wall-clock time of the
     study [s]. A subclass declares the class variables, computes its fields in `simulated`, and implements `figures` and

@@ -1,4 +1,4 @@
-"""Published figures beside Weft's, as text with units and as a table."""
+"""Published figures against Weft's, as text with units and as a table."""
 
 from __future__ import annotations
 

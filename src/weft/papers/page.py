@@ -60,7 +60,7 @@ class StudyReport(Report["PaperStudy"]):
         return [*notes, *(f"link: {note}" for note in study.links if note)]
 
     def table(self) -> Table:
-        """Return the headline: published figures beside Weft's."""
+        """Return the headline: published figures against Weft's."""
         return headline_table(self.answer.headline(), self.answer.title)
 
     def on_terminal(self) -> list[Table]:

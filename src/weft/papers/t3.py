@@ -1,4 +1,4 @@
-"""T3's sub-layer study: the paper's models, degrees and configurations, and its figures beside Weft's.
+"""T3's sub-layer study: the paper's models, degrees and configurations, and its figures against Weft's.
 
 Published: S. Pati, S. Aga, M. Islam, N. Jayasena, M. D. Sinclair, "T3: Transparent Tracking & Triggering for
 Fine-grained Overlap of Compute & Collectives", ASPLOS 2024, arXiv:2401.16677. The abstract states the geomean

@@ -1,4 +1,4 @@
-"""What the answers of the planner have in common, whatever the workload: deployments, their front, and what is out."""
+"""Base of the planner's answers for every workload: deployments, their Pareto front, and infeasible plans."""
 
 from __future__ import annotations
 

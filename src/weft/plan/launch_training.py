@@ -200,7 +200,7 @@ def _optimizer(plan: TrainingPlan, framework: Framework) -> _Flags:
 
 
 def _graph_flags(plan: TrainingPlan, framework: Framework) -> _Flags:
-    """Return what CUDA graphs hold; those of layers that a framework names are Transformer Engine's."""
+    """Return the flags of CUDA graphs; graphs of layers that a framework names are Transformer Engine's."""
     modules = plan.cuda_graph_modules
     impl: str | None = plan.cuda_graph_impl
     if impl is None and framework.graphs:
@@ -278,7 +278,7 @@ def _unlike_megatron(plan: TrainingPlan) -> Iterator[str]:
     if plan.cuda_graph_impl not in (None, "none"):
         yield "CUDA graphs of training have no setting"
     if plan.overlap_moe_expert_parallel_comm:
-        yield "MoE dispatch and combine do not run beside another micro-batch"
+        yield "MoE dispatch and combine do not overlap another micro-batch"
     if plan.dispatcher not in ("", "nccl"):
         yield f"tokens by {plan.dispatcher} have no setting (nccl does)"
 

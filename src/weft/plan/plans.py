@@ -40,7 +40,7 @@ _WORDS = {
     "imbalance": "stages that differ",
     "bubble": "the pipeline's bubble",
     "recompute": "recomputation",
-    "contention": "kernels that run beside communication",
+    "contention": "kernels concurrent with communication",
     "casts": "casts to operands of 8 or 4 bits",
     "norm": "norms",
     "element-wise": "element-wise kernels",
@@ -56,7 +56,7 @@ _NEAR_FULL = 0.9
 
 ALIKE = 0.02
 """Share of a step below which a plan counts as fast as the fastest [assumed, 0.005 to 0.05: far below the known errors
-of steps, of which most are common to plans that are alike]."""
+of steps, which similar plans mostly share]."""
 _ROOM = 0.025
 """Share of a GPU's memory below which two plans leave as much of it free [assumed, 0.01 to 0.05]."""
 _NO_ERROR = Error(1.0, 1.0, "")

@@ -174,7 +174,7 @@ def _memory(read: ArgumentReader) -> dict[str, Any]:
             raise read.wrong("activation_checkpoint.selective_ac_option", str(each), "op, or a whole number of layers")
         if each == "1":
             return {"recompute": "full"}
-        effect = "only every so many layers are recomputed, in full: shorter, more memory than timed here"
+        effect = "only every n-th layer is recomputed, in full: shorter, more memory than timed here"
         read.not_model("activation_checkpoint.selective_ac_option", effect, str(each))
         return {"recompute": "full"}
     return {"recompute": "operators" if mode == "selective" else mode}

@@ -103,7 +103,7 @@ class Scaled(Record):
 
     @property
     def hidden(self) -> float:
-        """Communication beside computing, relative to the step."""
+        """Communication during computing, relative to the step."""
         return sum(self.step.hidden.values()) / self.step.seconds
 
 

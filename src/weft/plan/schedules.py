@@ -40,7 +40,7 @@ Limit = float | str | Sequence[float] | Sequence[str]
 
 @dataclass(frozen=True, repr=False)
 class TimedSchedule(Answer):
-    """A pipeline schedule with its times, beside named schedules, and the least that any order can take.
+    """A pipeline schedule with its times, compared with named schedules and with a lower bound of any order.
 
     `limit` is how many micro-batches' activations each stage may hold, `kept` the share of those that is held from B
     until W, `activations` the size of a micro-batch's on each stage [bytes], if it was given. `least` is a lower bound

@@ -86,7 +86,7 @@ class Search(Generic[C, P, T]):
         self._kept = time.monotonic()
 
     def run(self) -> T:
-        """Return the answer of the workload; what was simulated is kept where that is interrupted."""
+        """Return the answer of the workload; an interrupted search keeps what it has simulated."""
         try:
             answer = self.drive(self.workload.groups(self))
         except BaseException:

@@ -118,7 +118,7 @@ def _check(load: Load, limits: Limits, fix: Mapping[str, Any]) -> None:
     for axis in ServingPlan(overlap=fix.get("overlap") or {}).overlap:
         if axis not in fix or "tp" not in fix:
             raise InputError(
-                f"the overlap names a method of {axis}, of which a plan also tries layouts without any ranks; give tp"
+                f"the overlap names a method of {axis}, but a plan also tries layouts without {axis} ranks; give tp"
                 + (" and ep" if axis == "ep" else "")
             )
 

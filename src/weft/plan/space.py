@@ -218,7 +218,7 @@ class Space:
                 yield str(ScheduleName("interleaved", (chunks,))), layers
 
     def borders(self, pp: int, chunks: int = 1) -> tuple[int, ...] | None:
-        """The layers of each stage: empty if all have as many; None if stages are not to differ, see `stage_layers`."""
+        """The layers of each stage: empty if all stages are equal; None if they may not differ (`stage_layers`)."""
         layers = len(self.model.layer_kinds)
         return stage_layers(self.model, pp, chunks) if layers % pp or layers % (pp * chunks) == 0 else None
 
@@ -318,7 +318,7 @@ def _usual(model: Transformer, system: System, framework: Framework) -> dict[str
 
 
 def _other_dispatchers(model: Transformer, system: System, framework: Framework) -> tuple[str, ...]:
-    """Libraries beside the framework's own choice that may bring tokens to their experts."""
+    """Return other MoE dispatch libraries than the framework's own choice."""
     if not model.experts or system.gpu.vendor != "nvidia":
         return ()
     return tuple(name for name in _offered_values(DISPATCHERS, framework, ()) if name != framework.dispatcher)

@@ -42,7 +42,7 @@ class RewriteSearch:
     exhausted: bool = True
 
     def run(self, graph: Graph) -> RewriteState:
-        """The cheapest state that rules lead to from a graph, of equals the one of fewest kernels and launches."""
+        """Return the cheapest state that rules reach from a graph; ties go to the fewest kernels and launches."""
         best = RewriteState(graph, self.prices.cost(graph))
         self.states = [best]
         seen = {_key(graph)}

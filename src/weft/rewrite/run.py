@@ -42,10 +42,10 @@ def rewrite(
 ) -> Rewriting:
     """The cheapest graph that `rules` lead to (none: all of `RULES`), with each step's gain, proven by execution.
 
-    `work` is a graph that names its tensors, a file of one, or a model, of which a dense layer's forward pass is
-    rewritten; `plan` then holds those of `FIELDS`. `rules` are names or your own. The host launches a kernel every
-    `launch` ("" for that of empty kernels). The search is best-first with backtracking: graphs of up to `alpha` times
-    the best time are looked at further, at most `most` are costed.
+    `work` is a graph that names its tensors, a file of one, or a model whose dense layer's forward pass is rewritten;
+    `plan` then holds those of `FIELDS`. `rules` are names or your own. The host launches a kernel every `launch` (""
+    for that of empty kernels). The search is best-first with backtracking: graphs of up to `alpha` times the best time
+    are looked at further, at most `most` are costed.
 
     Raises UnknownNameError for an unknown rule, model or system, InputError for a graph that does not name its tensors,
     for a layer that no rule knows, and for numbers out of range.

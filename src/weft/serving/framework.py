@@ -148,8 +148,8 @@ def _remedy(forward: Forward) -> str:
 def activations(forward: Forward, tokens: int, sequences: int) -> int:
     """Return most memory of a step's tensors on one GPU [bytes].
 
-    The widest operator between two GEMMs reads and writes at once, beside the residual stream; logits of all sequences
-    are in fp32, gathered from all ranks.
+    The widest operator between two GEMMs reads and writes at once, in addition to the residual stream; logits of all
+    sequences are in fp32, gathered from all ranks.
     """
     model, tp = forward.model, forward.plan.tp
     first = (2 if model.is_gated else 1) * model.wide

@@ -33,7 +33,7 @@ class Load(Options, Record):
     """The load of a server.
 
     Requests arrive at a `rate` [1/s], from `concurrency` clients that wait for each answer, or as a `trace` says (a
-    file, or FILE#NAME for one of several); a `rate` beside a trace scales its gaps. Prompts have `input_len` and
+    file, or FILE#NAME for one of several); a `rate` with a trace scales its gaps. Prompts have `input_len` and
     answers `output_len`, or numbers drawn evenly between two, by the `seed`. The first `shared_prefix` tokens of all
     prompts are the same, and computed once. `arrivals` at a rate are Poisson's unless stated; the `burstiness` of gamma
     ones is the variance of a gap by that of Poisson's.

@@ -125,7 +125,7 @@ def vllm(server: Replica) -> None:
 
 
 def no_evict(server: Replica) -> None:
-    """A request starts once all of its prompt and answer fit beside those of the others, and is never preempted."""
+    """Admit a request once its whole prompt and answer fit with those of the others; never preempt it."""
     running_first(server)
     first_come(server, whole=True, reserve=True)
 
@@ -195,7 +195,7 @@ class SGLang:
 
 POLICIES: Mapping[str, Policy] = {
     "vllm": Policy(lambda: vllm, "running requests first, waiting ones in chunks, the last preempted", steady=True),
-    "sglang": Policy(SGLang, "prompts before next tokens, admitted by an estimate of what comes"),
+    "sglang": Policy(SGLang, "prefill before decode, admitted by an estimate of the tokens to come"),
     "trtllm-no-evict": Policy(lambda: no_evict, "memory reserved for the whole answer, no preemption", steady=True),
     "trtllm-max-utilization": Policy(lambda: max_utilization, "by the present length, the last paused", steady=True),
 }

@@ -121,7 +121,7 @@ class Request:
 
     @property
     def uncomputed_tokens(self) -> int:
-        """Known tokens that are not in the KV cache yet: one while the request generates."""
+        """Known tokens that are not in the KV cache yet: 1 while the request generates."""
         return self.input + self._generated - self._computed
 
     @property

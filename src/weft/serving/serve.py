@@ -60,7 +60,7 @@ _FAR_BELOW = 0.6
 """Share of an estimated capacity below which a load needs no simulated one [assumed, 0.4 to 0.8: estimates are made at
 mean lengths, and within 20 % of simulations]."""
 _BEHIND = 0.02
-"""Share of the arrivals, beside three standard deviations, by which answers may stay behind in a steady state."""
+"""Share of the arrivals, plus three standard deviations, by which answers may stay behind in a steady state."""
 _EARLY, _LATE = 1.5, 1.15
 """Factors on the requests that a steady state takes, by lifetimes seen while the replicas fill, and later: batches grow
 until the replicas are full, and lifetimes with them."""

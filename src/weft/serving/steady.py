@@ -30,10 +30,10 @@ def steady(
     """The steady state of `clients` that ask a replica for equal answers, each at its own time or all `together`.
 
     A step takes `seconds(shape)` and `host` [s], and at most `tokens`; a request is `outside` of steps [s] before its
-    first token, with no other work of the server; at most `most` requests run at once, and others
-    wait. A request is seen `waits` steps after it came, if others run. Prompts pass in chunks: beside decode tokens if
-    the scheduler `mixes` them, else in steps of their own. Requests that come together fill steps with their prompts,
-    and half of these, in the mean, delay a request that writes.
+    first token, with no other work of the server; at most `most` requests run at once, and others wait. A request is
+    scheduled `waits` steps after its arrival if others run. Prompts pass in chunks: with decode tokens if the scheduler
+    `mixes` them, else in steps of their own. Requests that come together fill steps with their prompts, and half of
+    these, in the mean, delay a request that writes.
     """
     wave = _together if together else _spread
     inside = float(min(clients, most))

@@ -168,7 +168,7 @@ class StepTimes:
         """Return lower bounds of step times up to `most_tokens` tokens, and for decode tokens of `most_next` sequences
         that attend to `keys`.
 
-        Timed at once. Drafts beside the decode tokens count as tokens.
+        Timed at once. Draft tokens count as tokens.
         """
         counts, stages = _sizes(most_next), self.forward.plan.pp
         sizes = sorted({*_sizes(most_tokens), *(count * self.queries for count in counts)})
@@ -249,7 +249,7 @@ _ENGINE = _Axis(2)
 
 
 class Least(NamedTuple):
-    """Least seconds of parts of steps, none of which falls with more: what `tokens` share beside attention, and `alone`
+    """Lower bounds of parts of steps [s], non-decreasing in tokens: what `tokens` share besides attention, and `alone`
     without any, logits of the decode tokens of `sequences` (0: of a prompt), and attention for each token that the next
     one of a sequence attends to, drafts included.
     """

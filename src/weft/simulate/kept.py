@@ -1,4 +1,4 @@
-"""Runs kept on disk: what decides the timeline of a run, and its record."""
+"""Cached runs: the inputs that determine the timeline of a run, and its record."""
 
 from __future__ import annotations
 

@@ -106,8 +106,8 @@ def replay(
     """Simulate a sub-layer on every GPU, then perform it on random numbers in the logged order.
 
     Of a GEMM with the collective behind it, that is the reduce-scatter; of an all-gather before a GEMM, its copies and
-    the tiles, each of which multiplies the rows that are there when it begins. Of a layer of experts, it is all of it,
-    under "t3-all-to-all" or "deepep".
+    the tiles (a tile multiplies the rows that are there when it begins). Of a layer of experts, it is all of it, under
+    "t3-all-to-all" or "deepep".
 
     Operands are normal; each GPU multiplies its part of K in fp32 and rounds to `dtype`, "fp16" or "bf16". Raises
     UnknownNameError for another format, InputError for an overlap whose tiles are not updated near memory and for
@@ -225,8 +225,8 @@ def perform_updates(updates: TileUpdates, partials: Floats, tiling: GemmTiling, 
     """Return what each GPU holds of its own chunk after all updates, in their order, and how many there were.
 
     `partials` has the shape (ranks, m, n) or, where K is cut, (ranks, parts of K, m, n). Memory begins with zeros. A
-    GPU that updates a tile in its own memory sends the sum on; one that does not has stored its part at the receiver
-    alone. Raises SimulationError for an update that is missing or early.
+    GPU that updates a tile in its own memory forwards the sum; a GPU that does not has stored its part only at the
+    receiver. Raises SimulationError for an update that is missing or early.
     """
     ranks, *_, m, n = partials.shape
     rounded, flat = ROUNDED[dtype], partials.reshape(ranks, -1, m * n)

@@ -61,7 +61,7 @@ class Event(NamedTuple):
 def replay_experts(run: Timeline, layer: ExpertLayer, dtype: str, seed: int, rounded: Rounding) -> ExpertReplay:
     """Perform a recorded run of a layer of experts on normal numbers.
 
-    Raises InputError for an overlap whose exchanges are those of a library of which no log tells the order,
+    Raises InputError for an overlap whose exchanges are those of a library whose order no log tells,
     SimulationError for a tile, a kernel or an answer that came before its numbers, and for a token without all answers.
     """
     memory = _GpuNumbers(layer, seed, rounded)

@@ -1,4 +1,4 @@
-"""Several overlaps of one graph side by side, and co-running loops beside each loop alone."""
+"""Several overlaps of one graph side by side, and co-running loops against each loop alone."""
 
 from __future__ import annotations
 

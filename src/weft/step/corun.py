@@ -60,7 +60,7 @@ class CoRunWindow:
         return {**plain(named), "system": self.system.inputs()}
 
     def run(self) -> Mapping[str, float]:
-        """Return both slowdowns; a kernel that the engine finds faster beside the other one is not slowed down: 1.
+        """Return both slowdowns; 1 for a kernel that the engine finds faster in the co-run.
 
         The collective is as long as it takes to cover two GEMMs: on each of several short ones, workgroups of the GEMM
         would take the compute units between two launches.
@@ -92,7 +92,7 @@ class CoRunWindow:
 
     @cached_property
     def growth(self) -> float:
-        """How many times more waves of tiles the GEMM runs in beside the collective than on all compute units."""
+        """The factor by which the GEMM's waves of tiles grow when it co-runs with the collective."""
         return self._growth(ceil(self.gemm.m / self.tiling.rows))
 
     def _growth(self, rows: int) -> float:
@@ -144,7 +144,7 @@ def _growth(tiles: int, slots: int, system: System, held: int) -> float:
 
 
 class WaveGrowths:
-    """Growths of GEMMs beside collectives on a machine, each tiling and each collective's kernel found once."""
+    """Wave growths of GEMMs co-run with collectives on a machine; tilings and kernels are cached."""
 
     def __init__(self) -> None:
         self._tilings: dict[Gemm, GemmTiling] = {}

@@ -9,9 +9,9 @@ from pathlib import Path
 from weft.models import Transformer, load_model
 
 OWN = ("mtp", "eagle", "none")
-"""Drafters beside whole models: the model's layer of multi-token prediction (its last kind of layer behind a product
-that joins hidden state and embedding; DeepSeek-V3, arXiv:2412.19437, section 2.2), a dense layer behind the same
-product (EAGLE, arXiv:2401.15077), or a lookup that takes no time (n-grams of the prompt)."""
+"""Drafters that are no whole models: the model's layer of multi-token prediction (its last kind of layer behind a
+product that joins hidden state and embedding; DeepSeek-V3, arXiv:2412.19437, section 2.2), a dense layer behind the
+same product (EAGLE, arXiv:2401.15077), or a lookup that takes no time (n-grams of the prompt)."""
 
 
 @dataclass(frozen=True)

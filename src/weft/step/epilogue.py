@@ -36,7 +36,7 @@ class EpilogueTimes(NamedTuple):
 
     `update` is the optimizer's step, `host` its wait for states in the memory of the host, `tied` the sum of the
     embedding's gradient, `reduce` and `gather` the whole collectives. Of the stages of the device, `buckets` counts the
-    buckets of gradients, each of which takes `alone`; of `gathers` buckets of weights each takes `wait`. `reduced` and
+    buckets of gradients (each takes `alone`); of `gathers` buckets of weights each takes `wait`. `reduced` and
     `gathered` are buckets that run concurrently with backward and forward passes, if any do.
     """
 
@@ -63,9 +63,9 @@ class StepEpilogue(NamedTuple):
 
     `gather` is the wait for the weights of other ranks, at the end of this step or in the first forward of the next,
     `host` what the update waits for optimizer states in the memory of the host. `contention` is what the passes take
-    longer because these collectives run beside them, `hidden` the communication that nothing waits for, `residual` what
-    measured steps take longer for it, `tied` the wait of the first and the last stage for the sum of the gradients of
-    an embedding that both hold.
+    longer because these collectives run concurrently with them, `hidden` the communication that nothing waits for,
+    `residual` what measured steps take longer for it, `tied` the wait of the first and the last stage for the sum of
+    the gradients of an embedding that both hold.
     """
 
     reduce: FloatArray
@@ -290,11 +290,11 @@ def _reduction_tail(
     own: FloatArray,
     other: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
-    """How long the sum of the last bucket of gradients ends after `last`, a device's last task, and how much longer its
-    backward passes take beside the others [s].
+    """Return how long the reduction of the last gradient bucket ends after `last`, a device's last task, and by how
+    much the concurrent reductions delay its backward passes [s].
 
-    The gradients of a stage become complete evenly while its last backward task runs; each bucket, which takes `each`
-    beside passes, waits for its own and for the bucket before it. On a clock that runs `other` times faster after
+    The gradients of a stage become complete evenly while its last backward task runs; a bucket takes `each` during
+    passes, and waits for its gradients and for the bucket before. On a clock that runs `other` times faster after
     `last`, all buckets of a stage take equally long, so that the last one ends after the first and all others, or after
     the last alone.
     """
@@ -313,8 +313,8 @@ def _reduction_tail(
 def _gather_wait(
     count: FloatArray, each: FloatArray, own: FloatArray, other: FloatArray, forward: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """How long the first forward pass waits for weights that are gathered in `count` buckets beside it, and how much
-    longer it takes than `forward` [s].
+    """Return how long the first forward pass waits for weights, gathered in `count` concurrent buckets, and how much
+    longer than `forward` the pass takes [s].
     """
     beside = np.minimum(each * (count - 1) * other, forward * (count - 1) / count * own)
     return each * count - beside / other, beside * (1 - 1 / own)

@@ -30,7 +30,7 @@ def overlap_exchange(exchange: float, computing: float, units: float, held: bool
 
 
 def paired_share(plan: Deployment) -> float:
-    """The share of a device's forward passes beside which a backward pass of another micro-batch runs.
+    """Return the share of a device's forward passes that overlap a backward pass of another micro-batch.
 
     Not those of the warm-up of 1F1B, on average over the stages, nor the first after it, which has no partner.
     """
@@ -46,7 +46,7 @@ def pair_passes(
 
     `units` and `held` are those of `overlap_exchange`. With gradients of weights `delayed` they fill what is left of
     any exchange, so that its formula holds for both passes as a whole; else it holds for each exchange and what runs
-    beside it.
+    concurrently with it.
     """
     waits = [one.parts.get(EXPERTS, 0.0) for one in (forward, backward)]
     moved = sum(waits)
@@ -65,9 +65,9 @@ def pair_passes(
 def _slots(forward: Pass, backward: Pass, waits: Sequence[float]) -> list[tuple[float, float]]:
     """Return each kind of exchange with the computing of the other pass beside it [s, s].
 
-    Megatron Core (TransformerLayerSchedulePlan.run): the first exchange of a backward pass runs beside what a forward
-    pass computes around its experts, that pass's dispatch beside the gradients of experts, the second exchange of the
-    backward pass beside the experts, and the combine beside the other gradients.
+    Megatron Core (TransformerLayerSchedulePlan.run): the first exchange of a backward pass runs concurrently with what
+    a forward pass computes around its experts, that pass's dispatch beside the gradients of experts, the second
+    exchange of the backward pass beside the experts, and the combine beside the other gradients.
     """
     (dispatch, combine, dense, experts), (first, second, dense_gradients, gradients) = (
         _split(one, wait) for one, wait in zip((forward, backward), waits, strict=True)
@@ -88,7 +88,7 @@ def _split(one: Pass, wait: float) -> tuple[float, float, float, float]:
 
 
 def _beside(alone: Pass, share: float, wait: float, late: float, slower: float) -> Pass:
-    """Return a pass of which a share waits only `late` for its tokens, and computes longer by `slower` [s]."""
+    """Return a pass in which a share waits only `late` for its tokens, and computes longer by `slower` [s]."""
     less = share * (wait - late)
     parts = add_parts(alone.parts, {EXPERTS: -less, CONTENTION: share * slower})
     hidden = add_parts(alone.hidden, {"ep": less})

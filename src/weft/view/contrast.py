@@ -1,4 +1,4 @@
-"""Answers to one question beside each other: before and after a change, or every way to overlap."""
+"""Answers to one question side by side: before and after a change, or every overlap method."""
 
 from __future__ import annotations
 

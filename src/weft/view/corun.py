@@ -1,4 +1,4 @@
-"""A GEMM beside a collective: the tables of one strategy or several, and the page with figures."""
+"""A GEMM concurrent with a collective: the tables of one strategy or several, and the page with figures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PASSED = "Traffic of one GPU [MB = 10^6 bytes; RS: reduce-scatter, AG: all-gath
 
 
 class CoRunReport(Report[Comparison]):
-    """A GEMM beside a collective: under one strategy, or several side by side with the runs of the best one."""
+    """A GEMM co-run with a collective: under one strategy, or several side by side with the runs of the best."""
 
     explained = "concurrency"
 

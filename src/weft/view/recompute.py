@@ -38,7 +38,7 @@ def _more(one: Policy, base: Policy) -> str:
 
 
 class RecomputationReport(SystemReport["Recomputation"]):
-    """What to compute again, beside other policies."""
+    """Recomputation of a plan, compared with other policies."""
 
     explained = "recompute"
 

@@ -564,4 +564,4 @@ def _layer_row(stream: str, name: str, kind: str, start: float, end: float, node
 
 
 _REPLICAS = {"gather": "all-gather of a part's weights", "scatter": "reduce-scatter of a part's gradients"}
-"""Collectives of replicas beside passes, by the first word of their names in `Pass.times`."""
+"""Collectives of replicas during passes, by the first word of their names in `Pass.times`."""

@@ -87,7 +87,7 @@ class TuningReport(Report["TunedList"]):
         )  # fmt: skip
 
     def sections(self) -> list[Part]:
-        """Return the lines, and the compute units of those that gain most, which are simulated again."""
+        """Return the GEMMs, and the compute units over time of the GEMMs that gain most (simulated again)."""
         watched = list(map(held_by_gemms, self.answer.watch()))
         return [*self.figures(), *self.tables(), Section("Compute unit by compute unit", watched)]
 

@@ -60,7 +60,7 @@ WORKGROUPS = 16
 
 class Residual(NamedTuple):
     """Time that a step takes beyond its parts: shares of its `streaming` kernels, and of the communication among
-    replicas that is `hidden` beside computing.
+    replicas that is `hidden` during computing.
     """
 
     streaming: float = 0.0

@@ -55,10 +55,11 @@ _SENT = {Role.EXPERT_UP: "dispatched", Role.EXPERT_DOWN: "returned"}
 
 
 class RankGraphBuilder:
-    """Nodes of a pass, serially on the stream "compute", with collectives before, after or beside them.
+    """Nodes of a pass, serially on the stream "compute", with collectives before, after or concurrent with them.
 
-    `last` is what the next operator waits for; pieces that run beside an exchange of tokens form a `branch`, which
-    starts at the `fork` before the exchange and is joined after the next one. Only then `received` tokens are sorted.
+    `last` is the node that the next operator waits for. Pieces concurrent with an MoE dispatch or combine form a
+    `branch`, which starts at the `fork` before this exchange and is joined after the next exchange. Only then are
+    `received` tokens sorted.
     """
 
     def __init__(self, plan: Deployment, framework: Framework, phase: Phase = "forward") -> None:

@@ -43,8 +43,8 @@ def check_graphs(model: Transformer, plan: TrainingPlan) -> None:
 
 
 def can_pair(plan: TrainingPlan) -> bool:
-    """Return whether Megatron Core can run a plan's MoE exchanges beside another micro-batch: in interleaved stages or
-    without a pipeline, and without full recomputation (transformer_config.py).
+    """Return whether Megatron Core can run a plan's MoE exchanges concurrently with another micro-batch: in interleaved
+    stages or without a pipeline, and without full recomputation (transformer_config.py).
     """
     return (plan.pp == 1 or plan.order_of_pipeline.kind == "interleaved") and plan.recompute != "full"
 

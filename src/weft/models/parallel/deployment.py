@@ -35,8 +35,8 @@ class Deployment(Options, Record):
 
     `tp` ranks share every layer, `pp` stages the layers, `ep` ranks the experts. `dtype` is the number format of the
     layers' products. `dispatcher` names the library that exchanges tokens among experts, `expert_load` how many tokens
-    each expert gets, of which the GPU that gets most is timed: "power:0.6", its exponent, or relative numbers.
-    `overlap` names the method for the collectives of an axis, such as {"tp": "t3-mca"} or "tp=t3-mca".
+    each expert gets (the GPU with the most tokens is timed): "power:0.6", its exponent, or relative numbers. `overlap`
+    names the method for the collectives of an axis, such as {"tp": "t3-mca"} or "tp=t3-mca".
 
     Raises UnknownNameError for an unknown field or name, InputError for a value of another type or out of its range.
     """

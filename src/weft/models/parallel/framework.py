@@ -28,29 +28,29 @@ class Framework:
     `style` says how it writes the operators of a layer. `gradients` is the number format in which gradients of weights
     are added up over micro-batches, `reduces` that in which replicas add them (empty: the same). A rank of a sharded
     optimizer gets the sums of its own shard if the framework `scatters`, else all. With `accumulates` the GEMM adds to
-    gradients itself. `async_tp` collectives of the backward pass run beside the GEMMs of gradients; `tp` names the
-    method that overlaps those of both passes (empty: none). With sequence parallelism the inputs of GEMMs whose weights
-    are cut by columns are gathered again for the gradient of the weight if it `gathers_again`, else kept whole; if it
-    `orders_tokens`, those of several sequences are copied after they are gathered and before they are scattered. With
-    `dp_overlap` replicas reduce gradients beside the backward pass of the last micro-batch, with `gather_overlap` they
-    gather updated weights beside the forward pass of the first, both in buckets of `bucket` parameters (0: all at
-    once), at least `bucket_per_replica` for each replica. `zero` is the default stage of sharding; with stage 3 (FSDP)
-    it `keeps_weights` from the forward to the backward pass, and where it `gathers_main`, weights are cast as they are
-    gathered from the fp32 main copy, beside which no other is kept. Full recomputation of a layer `stops_early`, before
-    what no gradient needs (PyTorch from 2.1, set_checkpoint_early_stop), or runs all of it. Of the `sends` between
-    stages, "blocking" ones keep the sender from computing, "overlapped" ones do not, and "interleaved" ones only with
-    several chunks a stage; with `scatter_gather` tensor-parallel ranks share them. `dispatcher` is the library by which
-    tokens come to their experts, on `dispatcher_units` compute units (0: as many as it takes by itself),
-    `dispatcher_holds` these all the time; where passes are `paired`, one micro-batch's tokens travel while another
-    computes, and with `delay_wgrad` gradients of weights fill what is left of their way. With `fused_experts` one
-    kernel does an expert's first GEMM of 8 bits, its activation and the cast for the second, forward and backward; what
-    these keep is copied to `pages` and back, where a graph of the step has room for more tokens than come. Under
-    recipes of 8 bits attention computes in the format `attention` (empty: 16 bits), to which queries, keys and values,
-    and the gradient of its output, are cast. `optimizer` runs in one kernel over many tensors or, not
-    `fused_optimizer`, in one per operation; `scales_loss` adds the check for overflow of fp16. Weights are kept in the
-    number format `weights` (empty: that of the computation), beside `optimizer_bytes` of states per parameter: 12 for
-    Adam with fp32 master weights. Recipes of 8 or 4 bits cast weights once per step, or, with `casts_each_pass`, in
-    every forward pass; where it `casts_apart`, kernels of their own make operands along rows and along columns:
+    gradients itself. `async_tp` collectives of the backward pass run concurrently with the GEMMs of gradients; `tp`
+    names the method that overlaps those of both passes (empty: none). With sequence parallelism the inputs of GEMMs
+    whose weights are cut by columns are gathered again for the gradient of the weight if it `gathers_again`, else kept
+    whole; if it `orders_tokens`, those of several sequences are copied after they are gathered and before they are
+    scattered. With `dp_overlap` replicas reduce gradients during the backward pass of the last micro-batch, with
+    `gather_overlap` they gather updated weights during the forward pass of the first, both in buckets of `bucket`
+    parameters (0: all at once), at least `bucket_per_replica` for each replica. `zero` is the default stage of
+    sharding; with stage 3 (FSDP) it `keeps_weights` from the forward to the backward pass, and where it `gathers_main`,
+    weights are cast as they are gathered from the fp32 main copy, beside which no other is kept. Full recomputation of
+    a layer `stops_early`, before what no gradient needs (PyTorch from 2.1, set_checkpoint_early_stop), or runs all of
+    it. Of the `sends` between stages, "blocking" ones keep the sender from computing, "overlapped" ones do not, and
+    "interleaved" ones only with several chunks a stage; with `scatter_gather` tensor-parallel ranks share them.
+    `dispatcher` is the library by which tokens come to their experts, on `dispatcher_units` compute units (0: as many
+    as it takes by itself), `dispatcher_holds` these all the time; where passes are `paired`, one micro-batch's tokens
+    travel while another computes, and with `delay_wgrad` gradients of weights fill what is left of their way. With
+    `fused_experts` one kernel does an expert's first GEMM of 8 bits, its activation and the cast for the second,
+    forward and backward; what these keep is copied to `pages` and back, where a graph of the step has room for more
+    tokens than come. Under recipes of 8 bits attention computes in the format `attention` (empty: 16 bits), to which
+    queries, keys and values, and the gradient of its output, are cast. `optimizer` runs in one kernel over many tensors
+    or, not `fused_optimizer`, in one per operation; `scales_loss` adds the check for overflow of fp16. Weights are kept
+    in the number format `weights` (empty: that of the computation), beside `optimizer_bytes` of states per parameter:
+    12 for Adam with fp32 master weights. Recipes of 8 or 4 bits cast weights once per step, or, with `casts_each_pass`,
+    in every forward pass; where it `casts_apart`, kernels of their own make operands along rows and along columns:
     activations are kept in 8 bits along rows, inputs of SwiGLU too, outputs of attention in 12, and are turned in the
     backward pass, as are weights. Where it `keeps_low` weights, they are held and gathered in the formats that the
     recipe offers for that, else in 16 bits; `recipes` are those that it runs (empty: not stated). The host spends

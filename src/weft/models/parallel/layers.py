@@ -12,7 +12,7 @@ _MOST_UNEVEN = 0.1
 
 
 def stage_layers(model: Transformer, pp: int, chunks: int = 1) -> tuple[int, ...] | None:
-    """How many layers each of `pp` x `chunks` stages has: empty if all have as many; None if no rule divides them.
+    """Return the layers of each of `pp` x `chunks` stages: empty if all are equal; None if no rule divides them.
 
     Where the number of stages does not divide that of layers, the device that computes most has one less, in turn: the
     first in its first stage, others in their last; of equal ones that with the head, then the first, which holds most

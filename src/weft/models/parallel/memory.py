@@ -161,7 +161,7 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
 
 
 def shard_size(count: int, experts: int, plan: TrainingPlan) -> int:
-    """Return the part of `count` parameters (`experts` of them in experts) that a rank of a shard group holds."""
+    """Return the part of `count` parameters (`experts` in routed experts) that a rank of a shard group holds."""
     ranks, few = plan.shard or plan.dp * plan.cp, plan.expert_replicas
     return -(-(count - experts) // ranks) - (-experts // min(ranks, few))
 

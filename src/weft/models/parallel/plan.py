@@ -100,12 +100,12 @@ class TrainingPlan(Deployment):
     names what is kept in the memory of the host and comes back over its link. All computes in `dtype` but for what the
     recipe `precision` (`weft.models.parallel.precision`) gives 8 or 4 bits: the operands of the layers' GEMMs, and
     tokens on their way to them. `dispatcher` names the library that exchanges tokens among experts ("": the
-    framework's), `expert_load` how many each of them gets, of which the GPU that gets most is timed: "power:0.6", its
+    framework's), `expert_load` how many each expert gets (the GPU with the most tokens is timed): "power:0.6", its
     exponent, or relative numbers (none: even loads). The host launches what CUDA graphs hold at once
     (`cuda_graph_impl`, of each layer the modules `cuda_graph_modules`). With `overlap_moe_expert_parallel_comm` a
-    forward pass runs beside another micro-batch's backward pass, so that one computes while the other exchanges
-    tokens; with `delay_wgrad_compute` gradients of weights fill what is left of these exchanges. None is as the
-    framework does. Logits and loss are computed in `loss_chunks` chunks of the tokens, each with its backward pass
+    forward pass runs concurrently with another micro-batch's backward pass, so that one computes while the other
+    exchanges tokens; with `delay_wgrad_compute` gradients of weights fill what is left of these exchanges. None is as
+    the framework does. Logits and loss are computed in `loss_chunks` chunks of the tokens, each with its backward pass
     before the next one. `overlap` names the method for the collectives of an axis, such as {"tp": "t3-mca"} or
     "tp=t3-mca"; of tp there may be two, such as "tp=t3-mca+t3-all-gather". Left out, they overlap as in the framework.
     `order` places the axes, the innermost first.

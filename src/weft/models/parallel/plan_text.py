@@ -70,7 +70,7 @@ def words(plan: TrainingPlan) -> str:
 
 
 def changes(plan: TrainingPlan, base: TrainingPlan) -> list[str]:
-    """In which choices a plan differs from `base`, in words.
+    """Return the choices in which a plan differs from `base`, in words.
 
     >>> changes(TrainingPlan(tp=4, dp=2, batch=8), TrainingPlan(tp=8, batch=8))
     ['TP 4 instead of 8', 'DP 2 instead of 1', '4 micro-batches of 1 instead of 8 of 1']

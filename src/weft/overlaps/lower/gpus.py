@@ -51,7 +51,7 @@ def count_simulated(graph: Graph, system: System, options: RunOptions, *, uneven
 
 
 def is_grouped(graph: Graph, system: System) -> bool:
-    """Return whether the GPUs of the system form several groups, each of which shares the graph: neighbouring ranks."""
+    """Return whether the GPUs of the system form several groups of neighbouring ranks that each share the graph."""
     return bool(graph.collectives) and system.gpus > graph.ranks
 
 

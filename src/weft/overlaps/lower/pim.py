@@ -1,4 +1,4 @@
-"""Memory that computes in the engine's tables: its delays, its refresh, and its commands beside a run."""
+"""Memory that computes in the engine's tables: its delays, its refresh, and its commands during a run."""
 
 from __future__ import annotations
 

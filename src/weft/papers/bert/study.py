@@ -1,4 +1,4 @@
-"""The BERT study: operators of BERT-Large's pre-training on five GPUs, beside measured layers and steps.
+"""The BERT study: operators of BERT-Large's pre-training on five GPUs against measured layers and steps.
 
 Published: S. Pati et al., "Demystifying BERT: System Design Implications", IISWC 2022, arXiv:2104.08335. Its body's
 figures are not public; layers and steps measured by others (sitar-lab/NeuSight) take their place.
@@ -62,7 +62,7 @@ AGAIN, UNFUSED = "layers computed again (checkpointing)", "LAMB operation by ope
 
 @dataclass(frozen=True)
 class MeasuredRow:
-    """A measured step beside Weft's: its name in the data, the GPUs, and both times [s]."""
+    """A measured step against Weft's: its name in the data, the GPUs, and both times [s]."""
 
     id: str
     gpu: str
@@ -99,7 +99,7 @@ class BertStudy(PaperStudy):
     `layers` are measured layers' operators timed one by one, `passes` forward and backward of the whole model [s] by
     GPU; `phases` the steps of all GPUs, number formats and sequences. Of the chosen machine in both number formats:
     steps over sequences of a micro-batch (`sizes`), micro-batches of an update (`updates`), and replicas (`replicas`;
-    `overlapped` with gradients summed beside the backward pass); `variants` are ways to run phase 1, `gemms` its GEMMs
+    `overlapped` with gradients summed during the backward pass); `variants` are ways to run phase 1, `gemms` its GEMMs
     by number format. `rows` are measured steps.
     """
 

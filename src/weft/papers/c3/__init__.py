@@ -1,4 +1,4 @@
-"""C3 and ConCCL (ISPASS 2025, arXiv:2412.14335): a GEMM beside an independent collective under six strategies."""
+"""C3 and ConCCL (ISPASS 2025, arXiv:2412.14335): a GEMM co-run with an independent collective under six strategies."""
 
 from weft.papers.c3.runs import CoRunCase
 from weft.papers.c3.scenarios import Scenario, ScenarioSuite

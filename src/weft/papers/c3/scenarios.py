@@ -1,4 +1,4 @@
-"""Scenarios of a GEMM beside a collective: the declared suite, and suites of the user's own, from TOML files."""
+"""Scenarios of a GEMM co-run with a collective: the declared suite, and suites of the user's own, from TOML files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The C3 study: 30 scenarios on 8 x MI300X under six strategies, its curves, and published figures beside Weft's.
+"""The C3 study: 30 scenarios on 8 x MI300X under six strategies, its curves, and published figures against Weft's.
 
 Published: A. Agrawal, S. Aga, S. Pati, M. Islam, "Optimizing ML Concurrent Computation and Communication with GPU DMA
 Engines", ISPASS 2025, arXiv:2412.14335.
@@ -42,7 +42,7 @@ RANKS = 8
 _FAST_GPU = "mi355x"
 SQUARE = Gemm(16384, 16384, 16384, "bf16")
 GATHERED = Collective("all_gather", 1 << 30, RANKS)
-"""The published run on eight MI355X: this GEMM beside an all-gather of 128 MiB per GPU [bytes of the whole buffer]."""
+"""The published co-run on eight MI355X: this GEMM and an all-gather of 128 MiB per GPU [bytes of the whole buffer]."""
 _SQUARE_CLAIMS: Mapping[str, str] = {"dma": "dma", "cu": "priority", "cu_gemm_first": "streams"}
 """The strategy of each claim of that run: frameworks launch the collective before the GEMM, as "priority" does."""
 SHOWN = ("streams", "priority", "partition", "dma")
@@ -399,7 +399,7 @@ class C3Study(PaperStudy):
             x=Axis("units", log=True, ticks=sorted(table.distinct("units"))), y=Axis("share", percent=True),
             color=Color("collective"),
         ).with_caption(
-            "A workgroup has only so many bytes in flight, so that few of them do not fill the links."
+            "A workgroup's bytes in flight are limited, so that few workgroups do not fill the links."
         )  # fmt: skip
 
     def _drivers_figure(self) -> Figure:

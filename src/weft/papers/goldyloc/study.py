@@ -1,4 +1,4 @@
-"""The GOLDYLOC study: a suite of independent GEMMs on MI100, with published figures beside Weft's.
+"""The GOLDYLOC study: a suite of independent GEMMs on MI100, with published figures against Weft's.
 
 Published: S. Pati, S. Aga, N. Jayasena, M. D. Sinclair, "Global Optimizations & Lightweight Dynamic Logic for
 Concurrency", ACM TACO 2025, arXiv:2409.02227.

@@ -1,4 +1,4 @@
-"""A layer's GEMMs beside the encoding of the next layer's weights: both meet on a memory channel.
+"""A layer's GEMMs concurrent with the encoding of the next layer's weights: both meet on a memory channel.
 
 The requests of the GEMMs are spread over their time as evenly as their bytes ask for; as many are in flight as the
 workgroups on the GPU have K steps fetched ahead. Groups of commands are spread over the same time.

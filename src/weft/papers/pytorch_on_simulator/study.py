@@ -141,7 +141,7 @@ class PyTorchOnSimulatorStudy(PaperStudy):
         }
 
     def tables(self) -> list[Table]:
-        """Programs, kernels beside measured ones, sectors, and camping."""
+        """Programs, kernels against measured ones, sectors, and camping."""
         camped = [(replace(run, overlap=f"GEMV, {word}"), run.heat) for word, run in self.camped.items() if run.heat]
         return drop_empty(self._programs_table(), heat_table(camped), self._timed_table(), self._moved_table())
 
@@ -151,7 +151,7 @@ class PyTorchOnSimulatorStudy(PaperStudy):
         return (*self.programs, *([self.newer] if self.newer else []))
 
     def sections(self, watched: Any = None) -> list[Part]:
-        """Return every program over time, channels that camp, and kernels beside measured ones."""
+        """Return every program over time, channels that camp, and kernels against measured ones."""
         parts: list[Part] = [
             Section(
                 f"{one.run.graph} on {one.run.gpu.name}",

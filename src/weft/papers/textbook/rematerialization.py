@@ -24,7 +24,7 @@ Matrix = npt.NDArray[np.int64]
 class Tensors:
     """A graph of tensors in the order in which they are first computed.
 
-    Tensor i takes `bytes[i]`, and `cost[i]` to compute from the tensors `needs[i]`, all of which come before it. Raises
+    Tensor i takes `bytes[i]`, and `cost[i]` to compute from the tensors `needs[i]`, which all come before it. Raises
     InputError for lists of different lengths, and for a tensor that needs a later one.
     """
 

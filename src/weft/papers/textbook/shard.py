@@ -62,7 +62,7 @@ class ChoiceCosts:
 def cheapest(problem: ChoiceCosts, limit: float = math.inf) -> tuple[int, ...] | None:
     """Return the choices of least cost whose sizes add up to at most `limit`; None if there are none.
 
-    A 0-1 variable for each choice, one of which is 1 for each node; the product of two choices along an edge is a
+    A 0-1 variable for each choice, exactly one being 1 per node; the product of two choices along an edge is a
     variable of its own, whose sums over rows and columns are the choices' variables (arXiv:2201.12023, section 4.2).
     Exponential in the worst case; a layer of a Transformer takes tens of milliseconds.
     """

@@ -1,4 +1,4 @@
-"""Advice for one GEMM beside one collective: the gain of every way to share, and the uncertainty of the best one."""
+"""Advice for a GEMM co-run with a collective: the gain of every strategy, and the uncertainty of the best."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def crossover(tables: SlowdownTables, collective: str) -> int | None:
 
 
 def _pays_from(gemm: Gemm, tables: SlowdownTables, collective: Collective) -> int | None:
-    """Return the size from which a DMA strategy is forecast to be best beside a GEMM [bytes]; None if there is none."""
+    """Return the size [bytes] from which a DMA strategy is forecast to be best in a co-run; None if there is none."""
 
     def pays(size: int) -> bool:
         return by_dma(choose(gemm, replace(collective, bytes=size), tables).strategy)

@@ -88,7 +88,7 @@ def plainest(ways: Sequence[Forecast]) -> Forecast:
 
 
 class LookedUpPair(NamedTuple):
-    """A GEMM beside a collective with all table lookups done: alone they take `gemm_s` and `collective_s` [s].
+    """A GEMM concurrent with a collective with all table lookups done: alone they take `gemm_s` and `collective_s` [s].
 
     `place` is the size's position in the collective's table. The scales are measured over tabulated times, of the GEMM
     and of the collective by compute units and by DMA engines. `slow` holds, by the collective's units (0: DMA engines),

@@ -40,7 +40,7 @@ class Values(NamedTuple):
 
 
 def sharing_values(system: System, dtype: str) -> tuple[Values, ...]:
-    """Values of a system that may be assumed, for a GEMM of a data type beside a collective."""
+    """Values of a system that may be assumed, for a GEMM of a data type co-run with a collective."""
     in_flight = tuple(path for path in system.provenance if path.endswith(("in_flight", "library.pairs")))
     return (
         Values(("clocks.sustained",), "the clock of long runs"),

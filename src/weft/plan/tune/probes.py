@@ -149,7 +149,7 @@ class _Probes:
         return GemmTable(_curve(one or more), _curve(more or one))
 
     def _pair(self, gemm: Gemm, name: str, units: int, tables: SlowdownTables) -> tuple[int, Simulation]:
-        """Return a GEMM beside a collective of about the same duration: its size [bytes], and the task."""
+        """Return a GEMM concurrent with a collective of about the same duration: its size [bytes], and the task."""
         table = tables.collective(name)
         column = table.units[units] if units else table.dma
         lasts = tables.profile(gemm).seconds[units]

@@ -44,7 +44,7 @@ REASONS = {
     "registers": "accumulators, operands' addresses and fragments exceed the registers of a thread or a compute unit",
     "wavefronts": "a wavefront has less than one matrix instruction's elements of C",
     "padding": "three quarters of a tile's rows or columns are padding",
-    "too small": "the tiles are small for so many waves of them",
+    "too small": "the tiles are small for their number of waves",
     "short parts": f"a part of K has fewer than {gemm_kernel.SPLIT_STEPS} steps",
     "K cut on a full GPU": f"K is cut though its parts fill the GPU more than {gemm_kernel.SPLIT_WAVES} times",
 }

@@ -308,7 +308,7 @@ def _residency(program: Program, m: Machine) -> Residency:
 
 
 def carried_out(work: ChannelWork, m: Machine) -> MemoryCommands:
-    """Return what memory that computes has done beside a run."""
+    """Return what memory that computes has done during a run."""
     begin, end = m.pim_log[:, :, y.PIM_BEGIN].copy(), m.pim_log[:, :, y.PIM_END].copy()
     words = work.stream.count("read", "write", "update") * work.pim.together
     return MemoryCommands(work.stream.title, words * work.pim.units.word_bytes, work.stream.runs, begin, end)

@@ -93,7 +93,7 @@ class Comparison(Answer):
         return speedup(self[overlap], self.baseline)
 
     def corun(self, overlap: str | None = None) -> CoRun:
-        """Return a loop of GEMMs and one of collectives under an overlap (None: the first), beside each alone."""
+        """Return a loop of GEMMs and one of collectives under an overlap (None: the first), against each alone."""
         run = self.baseline if overlap is None else self[overlap]
         gemm, moved = run.graph.gemms[0].name, run.graph.collectives[0]
         driver, kernel = driver_of(moved.choice.kernel), moved.choice.kernel

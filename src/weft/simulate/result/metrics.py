@@ -10,7 +10,7 @@ from weft.simulate.result.timeline import Timeline
 _LONGER = 1.15
 """An operator counts as the longer one if it takes more than this many times the other's time (arXiv:2412.14335)."""
 CLASSES = {"G-long": "GEMM is longer", "GC-equal": "both alike", "C-long": "collective is longer"}
-"""Classes of a GEMM beside a collective by which of them takes longer alone: the paper's names, and words."""
+"""Classes of a GEMM concurrent with a collective by which of them takes longer alone: the paper's names, and words."""
 
 
 def speedup(run: Timeline, baseline: Timeline) -> float:

@@ -132,7 +132,7 @@ class Series:
 
 @dataclass(frozen=True)
 class MemoryCommands:
-    """Commands that memory channels carried out beside a run: when each run of commands began and ended [fs].
+    """Commands that memory channels carried out during a run: when each run of commands began and ended [fs].
 
     `begin` and `end` have the shape (channels of all GPUs, runs); `runs` is a row for each (`engine.layout`, PIM_*).
     `bytes` is what the units of one channel read and wrote in their banks.
@@ -192,7 +192,7 @@ class Timeline(Answer):
     counts (cache hits, tracker spills, DRAM activations, queue occupancy, ...); like `requests` and `events` they sum
     all simulated GPUs. `interference` is what the streams of the memory channels cost each other, if the options ask
     for it, `heat` what every memory channel or bank did over time, `updates` when memory updated each tile, `commands`
-    what memory that computes did beside the run. `cpu_s` is the processor time of the simulation [s].
+    what memory that computes did during the run. `cpu_s` is the processor time of the simulation [s].
     """
 
     kind = "timeline"

@@ -24,8 +24,8 @@ OTHER_STREAMS = "other streams"
 class Share(NamedTuple):
     """The operators of one phase and class: how many, their time [s], FLOPs of matrix units, and least bytes.
 
-    Of operators on other streams, `seconds` is what the compute stream waits for them, and `hidden` what runs beside
-    it [s].
+    Of operators on other streams, `seconds` is what the compute stream waits for them, and `hidden` what runs
+    concurrently with it [s].
     """
 
     phase: str

@@ -52,7 +52,7 @@ class Pass:
     """A pass over a part of a model takes `seconds`, which `parts` add up to.
 
     Parts are classes of operators ("gemm", "attention", "norm", ...), "recompute", and the communication that the
-    compute stream waits for, by its axis: "exposed tp". `hidden` is the communication beside computing, by its axis
+    compute stream waits for, by its axis: "exposed tp". `hidden` is the communication during computing, by its axis
     [s]. The host launches `launches` kernels for it. `graph` and `times` say what ran when, if the pass is of a single
     graph.
     """
@@ -285,7 +285,7 @@ class Step(Answer):
 
     @property
     def hidden(self) -> dict[str, float]:
-        """Communication beside computing, by its axis [s], mean over the pipeline devices."""
+        """Communication during computing, by its axis [s], mean over the pipeline devices."""
         ends = ({"dp": seconds} for seconds in self.tails_hidden if seconds)
         total = add_parts(*(self.work(device).hidden for device in range(self.devices)), *ends)
         return {name: seconds / self.devices for name, seconds in total.items() if seconds > 1e-12}

@@ -31,7 +31,7 @@ Routing = str | Callable[[int, int, int], Any]
 
 
 class FakeRun:
-    """Computes calls on fake tensors, and integers and masks really, so that programs may look at them.
+    """Runs calls on fake tensors; integers and masks are computed, so that programs can read their values.
 
     Converts real floating-point tensors to fake ones; the indices of `topk` follow `routing`.
     """
