@@ -1,4 +1,4 @@
-"""`weft step`, `memory`, `roofline` and `scale`: a training step of a whole model, its time and what it must hold."""
+"""`weft step`, `memory`, `roofline` and `scale`: a training step of a whole model, its time and its memory."""
 
 from __future__ import annotations
 

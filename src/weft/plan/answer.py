@@ -18,7 +18,7 @@ P = TypeVar("P")
 
 
 class PlannedDeployment(Record, Generic[D]):
-    """A deployment with what it achieves."""
+    """A deployment with its predicted performance."""
 
     plan: D
 
@@ -41,8 +41,8 @@ class PlannedDeployment(Record, Generic[D]):
 class PlanAnswer(Answer, Generic[P]):
     """What a search found for a model on a system.
 
-    `searched` counts the candidates, `rejected` those that are infeasible or dominated, by reason. The `front` are the
-    deployments that no other one beats, `wall_s` is how long the search took [s].
+    `searched` counts the candidates, `rejected` those that are infeasible or dominated, by reason. `front` is the
+    Pareto front of deployments, `wall_s` is how long the search took [s].
     """
 
     model: Transformer

@@ -235,7 +235,7 @@ def _data(model: Transformer, plan: TrainingPlan) -> _Flags:
 
 
 def megatron_lacks(model: Transformer, plan: TrainingPlan) -> Iterator[str]:
-    """Yield what it has no option for in a plan."""
+    """Yield the parts of a plan for which the launcher has no option."""
     yield from _no_decoder(model)
     if model.activation in ("geglu", "relu"):
         yield f"no flag chooses the activation {model.activation}"
@@ -344,7 +344,7 @@ def _toml(value: bool) -> str:
 
 
 def torchtitan_lacks(model: Transformer, plan: TrainingPlan) -> Iterator[str]:
-    """Yield what it has no option for in a plan."""
+    """Yield the parts of a plan for which the launcher has no option."""
     yield from _no_decoder(model)
     if plan.pp > 1 and plan.order_of_pipeline.kind not in PIPELINES:
         yield f"the schedule {plan.schedule} is not among {', '.join(PIPELINES)}"
@@ -389,7 +389,7 @@ def deepspeed_config(model: Transformer, system: System, plan: TrainingPlan, fra
 
 
 def deepspeed_lacks(model: Transformer, plan: TrainingPlan) -> Iterator[str]:
-    """Yield what it has no option for in a plan."""
+    """Yield the parts of a plan for which the launcher has no option."""
     yield from _no_decoder(model)
     if plan.pp > 1:
         yield "the JSON has no pipeline stages; they are written in the program (PipelineModule)"

@@ -217,7 +217,7 @@ class Planned(PlannedDeployment[TrainingPlan]):
 
     @cached_property
     def why(self) -> str:
-        """What binds the plan, in a sentence: where its step goes, what it loses most on, and how full memory is."""
+        """The plan's bottleneck in a sentence: where step time goes, the largest loss, and memory use."""
         parts = self.step().parts
         total = sum(parts.values())
         useful = sum(parts.get(name, 0.0) for name in _COMPUTING) / total
@@ -246,7 +246,7 @@ class Planned(PlannedDeployment[TrainingPlan]):
 class Plans(PlanAnswer[Planned]):
     """The best plans of a model on a system, best first, and what else was found on the way.
 
-    The `front` are the plans that no other one beats in step time, peak of memory and number of GPUs at once. `refined`
+    `front` is the Pareto front of step time, peak memory and number of GPUs. `refined`
     counts the plans that were timed again with the engine's windows, `moved` those of them whose rank changed.
     `evidence` names the measured steps behind the intervals. `timed` are the plans that fit and
     were timed, best first; bounds exclude others, which `time_all` times. `launcher` is what all of them can be

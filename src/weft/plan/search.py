@@ -96,7 +96,7 @@ class Search(Generic[C, P, T]):
         return answer
 
     def drive(self, groups: Groups[P, T]) -> T:
-        """Evaluate groups serially, and return what they make."""
+        """Evaluate groups serially and return their results."""
         try:
             group = next(groups)
             while True:

@@ -166,7 +166,7 @@ class Candidate:
 
     @property
     def order(self) -> tuple[float, int]:
-        """The place among plans of as many GPUs."""
+        """The sort key among plans with the same number of GPUs."""
         return self.least, len(self.chosen_values)
 
 
@@ -389,7 +389,7 @@ class ServingSearch(Workload[Candidate, Deployed, ServingPlans]):
         return Bounds(made.server.times, made.server.how, self.works[shared])
 
     def _bound(self, one: Candidate) -> None:
-        """Set the least time per token of a plan, and what it lacks where it cannot meet the limits."""
+        """Set the least time per token of a plan, and the violated limit if it cannot meet the limits."""
         bounds, count, readers = one.kind.bounds, one.plan.replicas or 1, one.plan.prefill_replicas
         if bounds.ttft > self.wanted.ttft:
             one.why = _FIRST

@@ -109,9 +109,9 @@ class ServingPlans(PlanAnswer[Deployed]):
     """Serving plans of a model on a system for a load: the `best` has the fewest GPUs that meet the objective.
 
     Of those it gives the most tokens per second to each user; None if none meets it. `nearest` came nearest then, and
-    `limit` says what keeps it from more. The `front` are the plans that no other one beats in GPUs and in speed for
-    each user, fewest GPUs first. Of the `searched`, `bounded` were excluded by bounds alone, and `simulated` served the
-    load. `unknown` could not be tried within the time of the search.
+    `limit` says what keeps it from more. `front` is the Pareto front of GPUs and speed per user, fewest GPUs first. Of
+    the `searched`, `bounded` were excluded by bounds alone, and `simulated` served the load. `unknown` could not be
+    tried within the time of the search.
     """
 
     kind = "serving plans"

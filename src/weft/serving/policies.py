@@ -34,7 +34,7 @@ class Maker(Protocol):
 
 @dataclass(frozen=True)
 class Policy:
-    """A scheduler: how it is made, and what it does.
+    """A scheduling policy: its factory and a one-line description.
 
     A `steady` policy that admits no waiting request now admits none until a request finishes or arrives. Consecutive
     decode iterations can then be timed in one batch.
@@ -86,9 +86,9 @@ def _is_same(old: object, new: object) -> bool:
 
 
 def running_first(server: Replica) -> bool:
-    """Give every running request what it lacks, in order; the last ones are preempted where memory lacks.
+    """Schedule the uncomputed tokens of running requests in order, and preempt the last ones if memory runs out.
 
-    Returns whether none was preempted.
+    Returns whether no request was preempted.
     """
     before, at = len(server.running), server.schedule_decodes(preempts=True)
     while at < len(server.running) and server.budget:
@@ -119,7 +119,7 @@ def first_come(server: Replica, *, whole: bool = False, reserve: bool = False) -
 
 
 def vllm(server: Replica) -> None:
-    """Running requests first, then waiting ones in chunks of what the budget leaves; none after a preemption."""
+    """Schedule running requests, then waiting ones in chunks of the remaining budget; none after a preemption."""
     if running_first(server):
         first_come(server)
 
@@ -137,8 +137,9 @@ def max_utilization(server: Replica) -> None:
 
 
 class SGLang:
-    """Prompts before decode tokens; a request starts if what it and a share of what the running ones may still generate
-    fits. The share falls from 0.7 by the step, and rises when memory runs out and requests are retracted.
+    """Prefill before decode; a request starts if its tokens and a share of the running requests' remaining output fit.
+
+    The share falls from 0.7 by the step, and rises when memory runs out and requests are retracted.
 
     Source: sgl-project/sglang python/sglang/srt/managers (schedule_policy.py, schedule_batch.py) and environ.py.
     """

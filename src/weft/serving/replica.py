@@ -190,10 +190,10 @@ class Replica:
         return True
 
     def schedule_decodes(self, all_or_none: bool = False, preempts: bool = False) -> int:
-        """Compute the next token of the first running requests, up to one that reads its prompt; returns how many.
+        """Schedule decode tokens of the leading running requests, up to the first in prefill; return their number.
 
-        None, and nothing is changed, if tokens of the step or memory lack for them, or for `all_or_none` of the others.
-        Where a replica that `preempts` lacks memory, the last running requests are preempted first.
+        Returns 0 and changes nothing if the token budget or memory does not suffice for them or, with `all_or_none`,
+        for the others. With `preempts`, the last running requests are preempted first when memory runs out.
         """
         drafts, running = self._drafts.tokens, self.running
         if self._decodes:

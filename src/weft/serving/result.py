@@ -375,7 +375,7 @@ class Serving(Answer):
 
     @property
     def timed_requests(self) -> Sequence[ServedRequest]:
-        """Requests whose latencies count: all of a trace, which is what it is."""
+        """Requests whose latencies count: for a trace, all."""
         return self.requests if self.finite else self.counted_requests
 
     @property

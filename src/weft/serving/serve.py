@@ -47,7 +47,7 @@ from weft.step.result.step import add_parts
 from weft.step.serving_plan import FRAMEWORK, ServingPlan
 
 _KEPT = 128
-"""Kinds of replicas whose step times are kept: as many as a plan compares."""
+"""Kinds of replicas whose step times are cached: the number that a plan compares."""
 _LONGEST_DRAIN = 2.0
 """How many times longer than a lone request a load may take to end after its last arrival; else its capacity is looked
 for."""

@@ -159,7 +159,7 @@ class StepTimes:
 
     @property
     def _passes(self) -> list[tuple[int, StepTimes]]:
-        """The passes of a step of decode tokens, each with its number: the model's, and those of what drafts."""
+        """The passes of a step of decode tokens, each with its number: the model's, and the drafter's."""
         if not self.first or not self.later:
             return [(1, self)]
         return [(1, self), (1, self.first), (self.forward.speculation.tokens - 1, self.later)]

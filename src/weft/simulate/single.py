@@ -308,7 +308,7 @@ def _system(what: Described, graph: Graph) -> System:
 
 
 def _is_of_groups(system: System, graph: Graph) -> bool:
-    """Whether GPUs that differ or that a fabric joins form several whole groups that each share the graph."""
+    """Return whether GPUs that differ or that a fabric joins form several whole groups that each share the graph."""
     unlike = system.fabric is not None or (system.node is None and (system.variants or system.start))
     whole = system.gpus > graph.ranks and system.gpus % graph.ranks == 0
     return bool(unlike) and whole and not STREAMS.accepts(graph)

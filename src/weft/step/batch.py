@@ -1,4 +1,4 @@
-"""Many plans timed together: what they have in common is found once, the rest is arrays. A single plan unfolds, too."""
+"""Many plans timed together: common parts are computed once, the rest is arrays. A single plan unfolds, too."""
 
 from __future__ import annotations
 

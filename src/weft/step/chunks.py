@@ -158,12 +158,12 @@ def chain_passes(
 
 
 def forward_seconds(parts: Sequence[PartTimes], gathering: WeightGathers) -> float:
-    """Return the forward pass of `chain_passes` [s], without what it is spent on."""
+    """Return the forward time of `chain_passes` [s], without its breakdown."""
     return _run_tasks(_forward(parts, gathering), gathering).seconds
 
 
 def backward_seconds(parts: Sequence[PartTimes], gathering: WeightGathers) -> float:
-    """Return the backward pass of `chain_passes` [s], without what it is spent on."""
+    """Return the backward time of `chain_passes` [s], without its breakdown."""
     alike = Counter(map(id, parts))
     weight = sum(part.weight.seconds * alike[key] for key, part in {id(part): part for part in parts}.items())
     return _run_tasks(_backward(parts, gathering), gathering).seconds - weight

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def group(system: System, plan: Deployment, axis: str, size: int | None = None) -> System:
-    """Return the GPUs of one group of an axis, as a system: as many to a node as the plan's placement puts there.
+    """Return the GPUs of one group of an axis, as a system, with the GPUs per node of the plan's placement.
 
     `size` overrides the degree of the axis, as for pairs of neighbours; the replicas of the same weights ("dp") may
     include the context-parallel ranks. Without a node, all are alike.

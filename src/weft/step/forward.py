@@ -134,7 +134,7 @@ class Forward:
         self.speculation, self.joins, self.draft = plan.speculation, False, self._drafter(options)
 
     def _drafter(self, options: RunOptions) -> Forward | None:
-        """Return the passes of what drafts, on the same GPUs; None for what takes no time."""
+        """Return the forward passes of the drafter on the same GPUs; None for a drafter without cost."""
         plan, name = self.plan, self.plan.speculation.draft
         model = drafter(self.model, name) if plan.speculation.tokens else None
         if model is None:
