@@ -97,7 +97,7 @@ def check_whole(what: str, value: object, least: int, example: int) -> None:
 
 
 def reason(error: Exception) -> str:
-    """Why plain data could not be read, for messages: the key that is missing, or what a value says of itself."""
+    """Return why plain data could not be read, for messages: the missing key, or the value's own words."""
     if isinstance(error, KeyError):
         return f"{error} is missing"
     if isinstance(error, RecursionError):

@@ -391,7 +391,8 @@ def experts(
     options: RunOptions | None = None,
     rotation: float = np.inf,
 ) -> Estimate:
-    """How long the experts of a layer take on the GPU with the most rows, what bounds them, and where the time goes.
+    """Return how long the experts of a layer take on the GPU with the most rows, what bounds them, and where the time
+    goes.
 
     Libraries of inference run one call; those of training grouped GEMMs and kernels of their own, as in a step, whose
     estimates `operators` holds. Weights come from memory, or stay in the cache as far as they fit with a `rotation` of

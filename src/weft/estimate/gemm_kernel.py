@@ -285,7 +285,7 @@ def split_cost(shape: GemmShape, splits: float, machine: KernelMachine) -> float
 
 
 def wasteful(shape: GemmShape, tile: Tile, machine: KernelMachine) -> bool:
-    """Whether a library would not try the tile: three quarters of it are padding, or it is small for many waves."""
+    """Return whether a library skips the tile: three quarters of it are padding, or it is small for many waves."""
     if (tile.rows > SMALL and tile.rows >= 4 * shape.m) or (tile.columns > SMALL and tile.columns >= 4 * shape.n):
         return True
     area = tile.rows * tile.columns

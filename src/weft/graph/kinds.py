@@ -45,7 +45,9 @@ def file_kind(path: str | Path) -> FileKind:
 
 
 def is_messages(start: bytes) -> bool:
-    """Whether a file that starts like this holds Chakra's messages: metadata of its two fields, as long as it says."""
+    """Return whether a file that starts like this holds Chakra's messages: metadata of its two fields, as long as it
+    says.
+    """
     length, begin = _varint(start, 0)
     place, end = begin, begin + length
     if not length:

@@ -67,7 +67,9 @@ class Fabric:
         return self.merge_window > 0
 
     def adjacent(self, group: int) -> bool:
-        """Whether data between any two GPUs of a group of `group` consecutive ones pass links and switches alone."""
+        """Return whether data between any two GPUs of a group of `group` consecutive ones pass links and switches
+        alone.
+        """
         return all(
             self.links[k].source == source or self.links[k].source >= self.gpus
             for (source, target), passed in self.routes.items()
@@ -182,7 +184,8 @@ def ring(gpus: int, bandwidth: float, latency: float) -> Fabric:
 
 
 def _around(source: int, target: int, length: int) -> tuple[bool, list[int]]:
-    """Whether the shorter way round a ring goes upwards (down on a tie), and the GPUs that a message leaves on it.
+    """Return whether the shorter way round a ring goes upwards (down on a tie), and the GPUs that a message leaves on
+    it.
 
     It leaves every GPU on the way but the last, `target`.
     """

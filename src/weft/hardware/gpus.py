@@ -81,7 +81,9 @@ class Compute(Part):
     stages_in_step: Flag
 
     def resident_workgroups(self, threads: int, registers: int, lds: int) -> int:
-        """How many workgroups a compute unit holds at once, by their threads, registers and local memory [bytes]."""
+        """Return how many workgroups a compute unit holds at once, by their threads, registers and local memory
+        [bytes].
+        """
         return min(
             self.max_workgroups_per_cu,
             self.threads_per_cu // threads,

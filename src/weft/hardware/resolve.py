@@ -319,7 +319,9 @@ def _node(name_or_path: str | Path) -> Node:
 
 
 def _describes_node(file: Path, unless_gpu: bool = False) -> bool:
-    """Whether a TOML file describes a node rather than a GPU: it names its GPU, or extends a node (or just no GPU)."""
+    """Return whether a TOML file describes a node rather than a GPU: it names its GPU, or extends a node (or just no
+    GPU).
+    """
     seen: set[Path] = set()
     while file not in seen:
         seen.add(file)

@@ -147,7 +147,7 @@ class ExpandedPlan:
         return ByteRange(part.rank, memory, base + at, size, part.packets)
 
     def _scratch_place(self, rank: int, index: int, within: int, at: int) -> int:
-        """Where a chunk of scratch lies if the buffer is smaller than all its chunks: pieces take turns in it."""
+        """Return where a chunk of scratch lies if the buffer is smaller than its chunks: pieces take turns."""
         count = self.plan.chunks[rank].scratch
         each = -(-_REUSED_SCRATCH // count // self.plan.alignment) * self.plan.alignment
         return index * each + within % each if each < self._offset(rank, 1) else at

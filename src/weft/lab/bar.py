@@ -177,7 +177,9 @@ _DISPATCHERS = "training steps by dispatcher: pairs in the measured order"
 
 
 def _ranks(predictions: Sequence[Predicted]) -> list[Line]:
-    """Whether BLOOM's plans come out in the measured order, and how much longer the chosen ones take than the best."""
+    """Return whether BLOOM's plans come out in the measured order, and how much longer the chosen ones take than the
+    best.
+    """
     found = ranking(predictions, RANKED)
     right, regret = (found.share, found.regret) if found else (None, None)
     pairs, questions = (found.pairs, len(found.regrets)) if found else (0, 0)

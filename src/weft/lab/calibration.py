@@ -325,7 +325,7 @@ def leave_one_out(subjects: Sequence[Subject], fits: Mapping[str, Mapping[str, f
 
 
 def _is_recent(subject: Subject) -> bool:
-    """Whether a GPU multiplies bf16, as all since Ampere and CDNA do; True for what is no GPU of the catalogue."""
+    """Return whether a GPU multiplies bf16, as all since Ampere and CDNA do; True outside the catalogue."""
     return subject.machine not in hardware.gpu_names() or hardware.gpu(subject.machine).supports("bf16")
 
 

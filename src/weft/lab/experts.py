@@ -132,7 +132,9 @@ def _layer(rows: Columns, dtype: str) -> GpuExperts:
 
 
 def _predict_layers(rows: Columns, machine: RowMachine, name: str, dtype: str) -> FloatArray:
-    """What `weft predict experts` says of all rows at once: one call, repeated, so that weights stay in the cache."""
+    """Return what `weft predict experts` says of all rows at once: one call, repeated, so that weights stay in the
+    cache.
+    """
     where = target(machine.gpu, SHORT, machine.harness(rotation=1.0))
     return served_layer(_layer(rows, dtype), library("experts", name), where).seconds
 

@@ -129,7 +129,9 @@ class MeasuredPair:
 
 
 def _pairs(checked: Measurements) -> Iterator[tuple[str, pd.DataFrame]]:
-    """What is comparable in each row with a model, by measured system and quantity: the sequence first, then times."""
+    """Yield what is comparable in each row with a model, by measured system and quantity: the sequence first, then
+    times.
+    """
     found: dict[tuple[str, str, str], dict[int, tuple[PairTimes, float]]] = {}
 
     def compare(line: int, row: dict[str, Any]) -> None:

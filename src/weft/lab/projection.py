@@ -111,7 +111,9 @@ def _near(squares: FloatArray, off: FloatArray, reach: float) -> FloatArray:
 
 
 def of_bert(rows: pd.DataFrame) -> BoolArray:
-    """Which GEMMs are BERT-Large's, forward or backward, at any number of tokens: two sizes are those of a weight."""
+    """Return which GEMMs are BERT-Large's, forward or backward, at any number of tokens: two sizes are those of a
+    weight.
+    """
     sizes = rows[[*_DIMENSIONS]].to_numpy().T
     mask = np.zeros(len(rows), dtype=np.bool_)
     for one, other in permutations(range(3), 2):
@@ -125,6 +127,8 @@ def flops_of(rows: pd.DataFrame) -> FloatArray:
 
 
 def sparse_sizes(subject: Subject) -> BoolArray:
-    """Which collectives a baseline profiles: those of the most ranks, each of `EVERY` times the bytes of the last."""
+    """Return which collectives a baseline profiles: those of the most ranks, each of `EVERY` times the bytes of the
+    last.
+    """
     ranks, powers = subject.labels["ranks"].to_numpy(), np.log(subject.rows["bytes"].to_numpy()) / np.log(EVERY)
     return np.asarray((ranks == ranks.max()) & (np.abs(powers - np.round(powers)) < 1e-9))

@@ -99,8 +99,8 @@ class Validation(Answer):
         return [str(problem) for problem in merge_problems(self.problems)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data for JSON: errors of each group, within each class of size, of each machine by what
-        matters most, and of each kind; the worst rows, and every problem.
+        """Return everything as plain data for JSON: errors of each group, within each class of size, of each machine by
+        what matters most, and of each kind; the worst rows, and every problem.
         """
         overall = [Group({"kind": kind}, errors_of(*join_seconds(parts))) for kind, parts in self.by_kind.items()]
         return {

@@ -24,7 +24,7 @@ def _lists() -> Mapping[str, Mapping[str, Sequence[str]]]:
 
 
 def seen_overlap(system: str, method: str) -> str:
-    """Whether a pair's system and method were in sight: "yes", "not the system", "not the method" or "neither"."""
+    """Return whether system and method were in-sample: "yes", "not the system", "not the method" or "neither"."""
     known = software.rows()
     here, so = hardware.system(system).name in known["systems"], method in known["methods"]
     return {(True, True): YES, (False, True): NO, (True, False): "not the method", (False, False): "neither"}[here, so]

@@ -253,7 +253,9 @@ _GRAPHS = {
 
 
 def _published_recipe(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the published recipe of a mixture on a GPU sets, in the release that ran a row; nothing if there is none."""
+    """Return what the published recipe of a mixture on a GPU sets, in the release that ran a row; nothing if there is
+    none.
+    """
     if not (row.get("dispatcher") or _whole(row, "experts", 0)):
         return {}
     software, recipes = row["framework"], _known_recipes()["recipes"]
@@ -382,7 +384,7 @@ def _layers(layers: int, plan: TrainingPlan, used: Framework) -> tuple[int, ...]
 
 
 def _sequence_parallel(row: Mapping[str, Any], used: Framework) -> bool:
-    """Whether ranks share the tokens between GEMMs: where the row says so, and by default in newer frameworks."""
+    """Return whether a row runs sequence parallelism: as stated, else by default in newer frameworks."""
     if used.name == "megatron-2022":
         return "sequence parallel" in row["recompute"]
     sharing = "megatron-fsdp", "torchtitan", "llama-3", "megascale", "automodel"
@@ -390,7 +392,8 @@ def _sequence_parallel(row: Mapping[str, Any], used: Framework) -> bool:
 
 
 def _is_paired(row: Mapping[str, Any]) -> bool:
-    """Whether a row that names its dispatcher says that passes are paired, for which Megatron Core needs a pipeline.
+    """Return whether a row that names its dispatcher says that passes are paired, for which Megatron Core needs a
+    pipeline.
 
     Megatron Core requires chunks of stages and no recomputation (transformer_config.py,
     overlap_moe_expert_parallel_comm).

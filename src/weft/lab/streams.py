@@ -129,7 +129,9 @@ _PIECES = ("bursts", "default")
 
 @lru_cache(maxsize=64)
 def _simulate_stream(path: str, requests: str) -> Mapping[str, float]:
-    """What the engine reaches of a stream. No public call takes single requests: the channel is the engine's own."""
+    """Return what the engine reaches of a stream. No public call takes single requests: the channel is the engine's
+    own.
+    """
     stream, gpu = read_stream(Path(path)), peers_channel()
     assert isinstance(stream, Stream)
     piece = FINEST if requests == "bursts" else default_request_bytes(gpu)

@@ -534,7 +534,7 @@ def embedding(model: Transformer, tokens: Tokens, style: FusionStyle, dtype: str
 
 
 def head(model: Transformer, tokens: Tokens, style: FusionStyle, dtype: str) -> Iterator[LayerOp]:
-    """What follows the last layer: layers that predict decode tokens, the last norm, the logits and their loss."""
+    """Yield the operators after the last layer: MTP layers, the last norm, the logits and their loss."""
     for number in range(1, model.predict_layers + 1):
         yield from prediction(model, f"predict{number}_", tokens, style, dtype)
     if model.norms != "after":

@@ -70,7 +70,7 @@ def _is_regular(name: str | Path) -> bool:
 
 
 def _is_json(name: str | Path) -> bool:
-    """Whether a file describes a model in JSON, by its content. Raises ConfigError for a file of something else."""
+    """Return whether a file describes a model in JSON, by its content. Raises ConfigError for other files."""
     if not _names_file(name) or not _is_regular(name):
         return str(name).endswith(".json")
     kind = file_kind(name)

@@ -75,7 +75,7 @@ class StudyReport(Report["PaperStudy"]):
         return _ratio_figure(self.answer)
 
     def sections(self) -> list[Part]:
-        """What was run, the headline, and the study's own sections; these first if nothing is published at all."""
+        """Return what was run, the headline, and the study's own sections; these first if nothing is published."""
         study, paper = self.answer, self.answer.DECLARED
         published = f" Published figures: {paper.called}, {paper.paper}." if _is_published(study) else ""
         if all(claim.published is None for claim in paper.claims.values()):

@@ -338,7 +338,8 @@ class StepComposer:
         return [[job.layers.parts[name] for name in stage] for stage in names]
 
     def _send(self, plan: TrainingPlan, prices: OperatorTimes) -> Send:
-        """What it takes to send a micro-batch's activations, under sequence parallelism a rank's share, to a stage.
+        """Return what it takes to send a micro-batch's activations, under sequence parallelism a rank's share, to a
+        stage.
 
         A rank that does not overlap its sends computes nothing until the tensor has arrived.
         """

@@ -93,7 +93,7 @@ def time_stage(
 def gather_weights(
     parts: Sequence[PartTimes], plan: TrainingPlan, framework: Framework, prices: OperatorTimes, windows: Windows
 ) -> WeightGathers:
-    """How a plan gathers the weights of the parts of a stage for every pass, beside which `windows` slow passes."""
+    """Return how a plan gathers a stage's weights for every pass; `windows` give the slowdown of passes."""
     replicas = plan.dp * plan.cp
     ranks = plan.shard or replicas
     if ranks == 1:
@@ -175,8 +175,8 @@ def _add_launch(alone: Pass, launch: float, synchronous: bool) -> Pass:
 
 
 def launch_gaps(launches: Any, seconds: Any, launch: float, synchronous: bool) -> Any:
-    """How much longer than `seconds` passes take whose kernels the host launches, each in `launch`: the host is ahead
-    of the GPU, or, `synchronous`, both run in turn [s].
+    """Return how much longer than `seconds` passes take whose kernels the host launches, each in `launch`: the host is
+    ahead of the GPU, or, `synchronous`, both run in turn [s].
     """
     return np.maximum(launches * launch - (0.0 if synchronous else seconds), 0.0)
 

@@ -166,7 +166,7 @@ def meetings(
 
 
 def _waits(pipe: PipelineBatch) -> dict[str, float]:
-    """Why the mean pipeline device computes nothing [s]: sends, stages that differ, and the schedule's bubble."""
+    """Return the idle time of the mean pipeline device by cause [s]: sends, stage imbalance, and the bubble."""
     ran, seconds = pipe.times, pipe.seconds
     assert ran is not None
     at_once = run_schedule(ran.schedule, Durations(*seconds), Send())

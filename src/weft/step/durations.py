@@ -167,7 +167,9 @@ class DurationCache:
         return self.kit.all_reduce_on(gpu.architecture, gpu.link.links > 0, float(op.bytes)) or ""
 
     def _between(self, op: Op) -> BenchmarkProtocol:
-        """How an operator of a step is called: by the library of the kit that has values of it, else the vendor's."""
+        """Return how an operator of a step is called: by the library of the kit that has values of it, else the
+        vendor's.
+        """
         if self.kit is None:
             return BETWEEN_OTHERS
         served, architecture = "", self.system.gpu.architecture

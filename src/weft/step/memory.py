@@ -111,7 +111,9 @@ def _groups(plan: TrainingPlan) -> tuple[int, ...]:
 def _throughout(
     plan: TrainingPlan, parts: RankParts, shares: NDArray[np.int64], framework: Framework
 ) -> dict[str, int]:
-    """What a device holds throughout a step [bytes], whose stages have the parts `shares`, of shape (stages, parts)."""
+    """Return what a device holds throughout a step [bytes], whose stages have the parts `shares`, of shape (stages,
+    parts).
+    """
     count, experts = int((shares @ parts.parameters).sum()), int((shares @ parts.experts).sum())
     largest = int(np.where(shares.any(axis=0), parts.parameters, 0).max())
     return throughout(count, experts, largest, plan, framework, int((shares @ parts.narrow).sum()))
@@ -163,8 +165,8 @@ def peaks(jobs: Sequence[PlanJob], framework: Framework) -> FloatArray:
 
 
 def _activations(jobs: Sequence[PlanJob]) -> FloatArray:
-    """What the micro-batches in flight of plans with the same stages need on each device [bytes], of the shape (plans,
-    devices).
+    """Return what the micro-batches in flight of plans with the same stages need on each device [bytes], of the shape
+    (plans, devices).
     """
     plan, structure, order = jobs[0].plan, jobs[0].structure, jobs[0].order
     distinct = {id(job.parts): job.parts for job in jobs}
@@ -179,7 +181,7 @@ def _activations(jobs: Sequence[PlanJob]) -> FloatArray:
 
 
 def _held_bytes(job: PlanJob, framework: Framework, memo: dict[Key, FloatArray]) -> FloatArray:
-    """What each device holds throughout, then what every rank holds outside the framework's allocator [bytes]."""
+    """Return the bytes that each device holds throughout, then those of every rank outside the allocator."""
     plan, parts, structure = job.plan, job.parts, job.structure
     key = *attrgetter(*HELD)(plan), id(structure)
     if key not in memo:

@@ -82,7 +82,8 @@ class RankParts:
         self._sizes: dict[bool, FloatArray] = {}
 
     def saved_bytes(self, counts: NDArray[np.int64], offloads: bool) -> tuple[FloatArray, FloatArray]:
-        """What a micro-batch keeps in each stage, and needs beside that in its forward and in its backward [bytes].
+        """Return what a micro-batch keeps in each stage, and needs beside that in its forward and in its backward
+        [bytes].
 
         The second array has the shape (2, stages). With `offloads` the activations of layers go to the host.
         """
@@ -90,7 +91,7 @@ class RankParts:
         return held[0], working[0]
 
     def kept_sizes(self, offloads: bool) -> FloatArray:
-        """What a micro-batch keeps in each part, and needs in its forward and its backward: three rows [bytes]."""
+        """Return the bytes that a micro-batch keeps in each part, and needs in its forward and backward: three rows."""
         if offloads not in self._sizes:
             each = [without_offloaded(name, one.kept) if offloads else one.kept for name, one in self.of.items()]
             sizes = [(one.bytes, one.forward, one.backward) for one in each]
@@ -107,7 +108,9 @@ class RankParts:
         }
 
     def offloaded_bytes(self, counts: NDArray[np.int64]) -> FloatArray:
-        """What a micro-batch of each stage sends to the host if the activations of layers are kept there [bytes]."""
+        """Return what a micro-batch of each stage sends to the host if the activations of layers are kept there
+        [bytes].
+        """
         sizes = [float(one.kept.bytes) if name in LAYERS else 0.0 for name, one in self.of.items()]
         found: FloatArray = counts @ np.array(sizes)
         return found

@@ -132,7 +132,8 @@ def _rates(
 
 
 def account(graph: Graph, times: Times, alone: Mapping[str, float]) -> Pass:
-    """What the compute stream does until the last node has ended; a gap belongs to the communication that ends it.
+    """Return what the compute stream does until the last node has ended; a gap belongs to the communication that ends
+    it.
 
     What a kernel takes longer than `alone` [s, by id] is contention.
     """

@@ -115,6 +115,6 @@ def _notes(trace: Trace, where: System, refused: tuple[str, ...]) -> tuple[str, 
 
 
 def _same(recorded: str, title: str) -> bool:
-    """Whether the profiler's name of a GPU holds the model number of Weft's: "A100" of "NVIDIA A100-SXM4-80GB"."""
+    """Return whether the profiler's GPU name holds Weft's model number: "A100" of "NVIDIA A100-SXM4-80GB"."""
     model = next((word for word in title.replace("-", " ").split() if any(sign.isdigit() for sign in word)), title)
     return model.lower() in recorded.lower()

@@ -242,7 +242,7 @@ def _choice_words(advice: Advice) -> str:
 
 
 def _without_dma(advice: Advice) -> str:
-    """What to take without DMA engines if they are best, and whether an uncertainty of theirs makes that better."""
+    """Return the advice without DMA engines if they are best, and whether their uncertainty can reverse it."""
     other = _best_on_units(advice)
     if other is None:
         return ""

@@ -71,7 +71,7 @@ def page(answer: Answer) -> str:
 
 
 def parts(shown: Report[Any], details: bool = True) -> list[Table | str]:
-    """What a terminal shows of a report: conclusions, tables, details if wanted, notes, and last how sure it is."""
+    """Return the parts of a report on a terminal: conclusions, tables, details if wanted, notes, expected error."""
     more = shown.details()
     titles = [part.title[:1].lower() + part.title[1:] for part in more if isinstance(part, Table)]
     folded = [] if details or not more else [f"--details shows more: {', '.join(titles) or 'how figures are counted'}."]

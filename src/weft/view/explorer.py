@@ -248,7 +248,7 @@ def _name(chunk: ChunkSpan) -> str:
 
 
 def _last_arrival(chunk: ChunkSpan) -> tuple[str, int, int]:
-    """What a chunk waited for last (the neighbour's data, or this GPU's own), for how long, and until when [fs]."""
+    """Return the last arrival of a chunk (the neighbour's data or this GPU's), its wait, and its end [fs]."""
     here, there = chunk.last_local_fs, chunk.last_remote_fs
     if here is None or there is None:
         return "", 0, 0

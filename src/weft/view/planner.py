@@ -42,7 +42,9 @@ class PlanReport(SystemReport[A]):
         return [self.front()] if self.answer.front else []
 
     def sections(self) -> list[Part]:
-        """How to start the best plan, the plans and their front, what is the workload's own, and infeasible plans."""
+        """Return how to start the best plan, the plans and their front, what is the workload's own, and infeasible
+        plans.
+        """
         plans, out = self.tables()
         return [
             Section("How to start it", self.start()),

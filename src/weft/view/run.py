@@ -385,7 +385,7 @@ def _among_equals(answer: Comparison, best: Timeline) -> str:
 
 
 def _without_new_hardware(answer: Comparison, best: Timeline) -> str:
-    """How much a run on hypothetical hardware gains over the fastest other one that needs none, as a sentence."""
+    """Return how much a run on hypothetical hardware gains over the fastest run without it, as a sentence."""
     others = [run for run in answer if run is not answer.baseline and not run.hypothetical and not run.parts]
     if not best.hypothetical or not others:
         return ""

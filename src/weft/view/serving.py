@@ -412,7 +412,9 @@ def curve_figure(answer: Serving) -> Figure:
 
 
 def _apart(dots: Sequence[tuple[float, float]]) -> list[bool]:
-    """Which dots are named: those whose words lie apart on a narrow page, the last and the first before the others."""
+    """Return which dots are named: those whose words lie apart on a narrow page, the last and the first before the
+    others.
+    """
     left, right, top = min(x for x, _ in dots), max(x for x, _ in dots), max(y for _, y in dots)
     at = [((x - left) / (right - left or 1) * 290, y / (top or 1) * 280) for x, y in dots]  # [px]
     named: list[int] = []

@@ -315,7 +315,9 @@ def _bound(answer: Step) -> list[str]:
 
 
 def _exchanges(answer: Step) -> list[str]:
-    """How long a dispatch and a combine of tokens take, how many each GPU does, and how long it waits for the host."""
+    """Return how long a dispatch and a combine of tokens take, how many each GPU does, and how long it waits for the
+    host.
+    """
     counts = answer.pipeline.schedule.device.shape[1] / answer.devices
     spent, many, shown = Counter[str](), Counter[str](), dict[str, TokenExchange]()
     for part in (part for chunk in answer.chunks for part in chunk.parts):

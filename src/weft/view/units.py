@@ -35,7 +35,8 @@ class ShownRun(NamedTuple):
 
 
 def units_by_way(ways: Sequence[ShownRun], looks: Looks, until: float | None = None) -> Figure:
-    """Which owner held which compute unit of one GPU over time [us], under each of several ways to run the same work.
+    """Return which owner held which compute unit of one GPU over time [us], under each of several ways to run the same
+    work.
 
     The time axis ends at `until` [s], or with the longest way.
     """

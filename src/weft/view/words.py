@@ -58,7 +58,7 @@ def effort(runs: Iterable[Timeline]) -> str:
 
 
 def link_note(run: Timeline) -> str:
-    """Which ring limits the link of a GPU; empty if its own link does, or on two levels, whose links are apart."""
+    """Return which ring limits the link of a GPU; empty if its own link does, or on two levels."""
     from weft.graph import TrackedRing
     from weft.overlaps.lower.machine import ring_note
 

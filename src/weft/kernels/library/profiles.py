@@ -207,7 +207,8 @@ _SLOWER = {"blackwell": 8.5 / 4.5}
 
 
 def relative_latency(path: str, architecture: str) -> float:
-    """How long launches and hops of protocols with flags take on an architecture, against Hopper's; 1 for other values.
+    """Return how long launches and hops of protocols with flags take on an architecture, against Hopper's; 1 for other
+    values.
 
     NCCL counts on 4.5 us for its kernels with flags up to Hopper and on 8.5 us (all-gather; 11 us where it adds) from
     Blackwell on (src/sym_kernels.cc, `baseLat`).

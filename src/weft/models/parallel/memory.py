@@ -88,7 +88,9 @@ def _in_chunks(pieces: Sequence[LayerOp], ops: Sequence[Op], whole: Mapping[str,
 
 
 def saved_by_operator(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: TrainingPlan) -> list[OperatorSaves]:
-    """What each operator of a part leaves for the backward pass, and of whose outputs; InputError as `list_saves`."""
+    """Return what each operator of a part leaves for the backward pass, and of whose outputs; InputError as
+    `list_saves`.
+    """
 
     def output(piece: LayerOp, op: Op) -> int:
         return _outputs(op) // (plan.tp if plan.sp and piece.cut == "rows" else 1)

@@ -96,8 +96,8 @@ def _is_product(op: Op) -> bool:
 
 
 def is_program(graph: Graph) -> bool:
-    """Whether a graph runs operator by operator on its own tensors: one without collectives, but with other operators
-    than single GEMMs, or with dependencies.
+    """Return whether a graph runs operator by operator on its own tensors: one without collectives, but with other
+    operators than single GEMMs, or with dependencies.
     """
     if graph.collectives or is_joined(graph):
         return False

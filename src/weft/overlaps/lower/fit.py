@@ -160,5 +160,5 @@ def most_resident(plan: Plan, gpu: Gpu) -> int:
 
 
 def occupancy(kernel: Kernel, gpu: Gpu) -> int:
-    """How many workgroups of a kernel a compute unit holds at once, by its threads, registers and local memory."""
+    """Return the workgroups of a kernel that fit a compute unit, by threads, registers and local memory."""
     return gpu.compute.resident_workgroups(kernel.threads, kernel.registers, kernel.lds)

@@ -168,7 +168,8 @@ class _PlanBuilder:
     def _operands(
         self, gemm: Gemm, tiling: GemmTiling, named: Sequence[str], name: str
     ) -> dict[str, tuple[_Place, int]]:
-        """Where the operands "a" and "b" lie, each with the bytes that the product reads as if it were stored in full.
+        """Return where the operands "a" and "b" lie, each with the bytes that the product reads as if it were stored in
+        full.
 
         Of the tensors that the node reads, the two whose sizes are nearest are the operands.
         """
@@ -245,7 +246,9 @@ class _PlanBuilder:
         ]
 
     def _match_places(self, op: Op, named: list[str]) -> Iterator[_Place]:
-        """Where the tensors that an operator reads lie: each the first of its size that is left among those named."""
+        """Yield where the tensors that an operator reads lie: each the first of its size that is left among those
+        named.
+        """
         for place, tensor in enumerate(op.reads):
             fitting = next((name for name in named if self.memory.sizes[name] == tensor.bytes), None)
             if fitting is not None:

@@ -70,14 +70,16 @@ def _timed_kernels(layer: RankPart) -> Iterator[tuple[Node, Op]]:
 
 
 def _is_sum_or_view(node: Node) -> bool:
-    """Whether a node of a backward pass adds up gradients of activations, or is the gradient of a view of heads."""
+    """Return whether a node of a backward pass adds up activation gradients, or is the gradient of a view of heads."""
     copies = node.role in (Role.SPLIT_HEADS, Role.JOIN_HEADS)
     adds = isinstance(node.op, Streaming) and node.op.name == "residual_add"
     return node.phase == "input" and (copies or adds)
 
 
 def _is_call(node: Node) -> bool:
-    """Whether an operator is a call of its own: copies of heads, gradients of biases and of a norm's scale are not."""
+    """Return whether an operator is a call of its own: copies of heads, gradients of biases and of a norm's scale are
+    not.
+    """
     op, norms = node.op, (Role.ATTENTION_NORM, Role.MLP_NORM)
     if node.phase == "weight" and isinstance(op, Streaming):
         return op.outputs != 0 and node.role not in norms

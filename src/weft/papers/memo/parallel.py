@@ -28,7 +28,9 @@ def wire() -> Wire:
 
 
 def collectives() -> Values:
-    """Where a ring all-reduce overtakes trees [MB], rounds of a binomial tree, and both at ends of the range [us]."""
+    """Return where a ring all-reduce overtakes trees [MB], rounds of a binomial tree, and both at ends of the range
+    [us].
+    """
     ranks, link = case("ranks"), wire()
     small, large = (textbook("all_reduce", name, 8.0, ranks, link) for name in ("tree", "ring"))
     return {

@@ -258,7 +258,8 @@ def _is_curved(design: _Design, seconds: Floats) -> bool:
 def speedup(
     lengths: Floats, own: Ints, chosen: Ints, before: Floats, after: Floats, method: Method = "automatic"
 ) -> Speedup:
-    """How many times faster the machine of times `after` is than that of `before`, on the same sampled iterations.
+    """Return how many times faster the machine of times `after` is than that of `before`, on the same sampled
+    iterations.
 
     The interval is that of a ratio of totals; Fieller's where the divisor varies by more than 10 %.
     """

@@ -44,7 +44,8 @@ def advise(
     progress: Progress | None = None,
     store: Store | None = None,
 ) -> Advice:
-    """How `gemm` and `collective` should share each GPU of a system, or of as many GPUs as the collective has ranks.
+    """Return how `gemm` and `collective` should share each GPU of a system, or of as many GPUs as the collective has
+    ranks.
 
     The collective has `channels` wherever compute units drive it (None: the library's own number, and on compute units
     reserved for it one for each). The machine's slowdown tables are made first, unless `store` holds their runs. The

@@ -126,7 +126,8 @@ def joins(
     harness: BenchmarkProtocol | None = None,
     methods: Sequence[str] | None = None,
 ) -> Joins:
-    """How long a GEMM split over `ranks` GPUs and its collective take, joined in several ways; `gemm` is the whole one.
+    """Return how long a GEMM split over `ranks` GPUs and its collective take, joined in several ways; `gemm` is the
+    whole one.
 
     `methods` are overlap methods that join such a pair and have a closed form (None: all of them); "sequential" is
     added. Raises UnknownNameError for an unknown method, InputError for one that does not apply and for dimensions that

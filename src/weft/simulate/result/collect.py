@@ -210,8 +210,8 @@ def _on_network(names: tuple[str, ...], m: Machine) -> dict[str, float]:
 
 
 def _merge_counters(m: Machine) -> dict[str, float]:
-    """How full the switch's tables were, what left them before all GPUs' requests had come, found no room or was a load
-    that joined an earlier one; nothing without any.
+    """Return how full the switch's tables were, what left them before all GPUs' requests had come, found no room or was
+    a load that joined an earlier one; nothing without any.
     """
     if not m.merging.shape[1]:
         return {}

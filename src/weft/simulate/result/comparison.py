@@ -134,7 +134,9 @@ class Comparison(Answer):
         return len(self.timelines)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One plain record per overlap, with its speedup if there are several; of streams that share a GPU, co-runs."""
+        """Return one plain record per overlap, with its speedup if there are several; of streams that share a GPU,
+        co-runs.
+        """
         if self.is_shared:
             return [self.corun(name).record() for name in self.timelines]
         if len(self) == 1:
@@ -147,7 +149,9 @@ class Comparison(Answer):
         return self.stragglers is not None and len(self.stragglers.shares) > 1
 
     def late_rows(self) -> list[dict[str, Any]]:
-        """One plain record per draw of stragglers and overlap: the slowest GPU, and how much longer the run takes."""
+        """Return one plain record per draw of stragglers and overlap: the slowest GPU, and how much longer the run
+        takes.
+        """
         return [
             {
                 "draw": draw,

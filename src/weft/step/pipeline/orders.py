@@ -200,7 +200,8 @@ def codes(kind: Any, stage: Any, micro_batch: Any, stages: int, micro_batches: i
 
 
 def weave(forward: Ints, backward: Ints, warmup: int, weight: Ints | None = None, held_back: int = 0) -> Ints:
-    """One device's order: `warmup` forwards, then one forward and one backward in turn, then the remaining backwards.
+    """Return one device's order: `warmup` forwards, then one forward and one backward in turn, then the remaining
+    backwards.
 
     With `weight`, the k-th of those comes right after backward k + `held_back`.
     """

@@ -122,7 +122,7 @@ def communicates(func: Any) -> bool:
 
 
 def read_call(func: Any, args: Any, results: tuple[torch.Tensor, ...]) -> CommunicationCall | None:
-    """What a call sends, and to which ranks; None if nothing. Raises InputError for a call without an operator."""
+    """Return what a call sends, and to which ranks; None if nothing. Raises InputError if Weft has no such operator."""
     base = func._schema.name.partition("::")[2]
     if base in ("barrier", "monitored_barrier_", "check_for_nan"):
         return None

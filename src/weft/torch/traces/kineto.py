@@ -305,7 +305,9 @@ class _Matched:
         return found
 
     def _edges(self, names: list[str]) -> tuple[Ints, int, int]:
-        """What waits for what on another stream: pairs of pieces; how many are inferred, and how many were dropped."""
+        """Return what waits for what on another stream: pairs of pieces; how many are inferred, and how many were
+        dropped.
+        """
         told = list(self._recorded_waits())
         pairs = told or list(self._inferred_waits(names))
         limit = self.work["start"] + CLOCKS
