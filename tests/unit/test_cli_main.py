@@ -98,9 +98,31 @@ def test_an_unknown_option_points_to_the_help_of_its_command(capsys, monkeypatch
 
 
 def test_an_option_of_another_command_is_no_hint_to_one_that_only_looks_alike(capsys, monkeypatch):
-    _, _, err = run(capsys, monkeypatch, "predict", "collective", "all_reduce:1MiB", "--gpu", "h100-sxm")
+    _, _, err = run(capsys, monkeypatch, "predict", "collective", "all_reduce:1MiB", "--request-bytes", "64")
     assert "known: --ranks, --system" in err
     assert "did you mean" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("serve m --kv-cache-dtype fp8", "no such option '--kv-cache-dtype'; did you mean '--kv-dtype'?"),
+        ("serve m --enable-expert-parallel", "no such option '--enable-expert-parallel'; did you mean '--ep'?"),
+        ("serve m --goodput ttft:9", "no such option '--goodput'; did you mean '--ttft' or '--tpot'?"),
+        ("prefill m --input-len 9", "did you mean '--sequence'?"),
+        ("step m --use-distributed-optimizer", "did you mean '--zero'?"),
+        ("step m --num-layers-per-virtual-pipeline-stage 2", "did you mean '--schedule'?"),
+        ("step m --fp8-format hybrid", "did you mean '--precision'?"),
+        ("plan m --gpus 512", "did you mean '--system'?"),
+        ("serve -tp 8", "no such option '-t'; options begin with two dashes, like --tp"),
+        ("serve --model m", "no such option '--model'; write the model without --model"),
+        ("bench serve", "did you mean 'serve'?; see 'weft --help'"),
+    ],
+)
+def test_a_name_of_another_tool_gets_the_name_here_and_no_long_list(capsys, monkeypatch, arguments, sentence):
+    status, _, err = run(capsys, monkeypatch, *arguments.split())
+    assert (status, err.count("known: --system, --rate")) == (2, 0)
+    assert sentence in err
 
 
 def test_an_unknown_system_says_where_they_are_listed(capsys, monkeypatch):

@@ -8,15 +8,15 @@ from weft.cli.lazy import LazyCommand, Plugin
 
 GROUPS: Mapping[str, Mapping[str, LazyCommand | Plugin]] = {
     "Train a model": {
-        "step": LazyCommand("weft.cli.train:step", "Time a training step of a whole model."),
-        "plan": LazyCommand("weft.cli.plan:plan", "Find the best plan for a model on a machine."),
-        "memory": LazyCommand("weft.cli.train:memory", "Say whether a training step fits, and who holds the memory."),
+        "step": LazyCommand("weft.cli.train:step", "Time a training step: step time, MFU, exposed communication."),
+        "plan": LazyCommand("weft.cli.plan:plan", "Find the best TP, PP, CP, EP and DP to train on a machine."),
+        "memory": LazyCommand("weft.cli.train:memory", "Compute the peak memory of a training step: does it fit?"),
         "schedule": LazyCommand("weft.cli.schedule:schedule", "Find or check the schedule of a pipeline."),
     },
     "Serve a model": {
-        "prefill": LazyCommand("weft.cli.inference:prefill", "Time the prompt of a model, up to its first token."),
-        "decode": LazyCommand("weft.cli.inference:decode", "Time the next token of a model."),
-        "serve": LazyCommand("weft.cli.serve:serve", "Serve a load of requests, and show the latencies."),
+        "prefill": LazyCommand("weft.cli.inference:prefill", "Time a prefill: TTFT without queueing."),
+        "decode": LazyCommand("weft.cli.inference:decode", "Time a decode iteration: ITL, throughput, KV cache."),
+        "serve": LazyCommand("weft.cli.serve:serve", "Simulate a server under load: TTFT, TPOT, goodput."),
     },
     "Kernels, and sharing a GPU": {
         "predict": LazyCommand("weft.cli.predict:predict", "Predict GEMMs, collectives, operators and layers."),
@@ -28,7 +28,7 @@ GROUPS: Mapping[str, Mapping[str, LazyCommand | Plugin]] = {
         "overlaps": LazyCommand("weft.cli.catalogues:overlaps", "List the ways to overlap compute and communication."),
     },
     "Hardware studies": {
-        "sweep": LazyCommand("weft.cli.sweep:sweep", "Run a question under every combination of values."),
+        "sweep": LazyCommand("weft.cli.sweep:sweep", "Run a command for every combination of values."),
         "scale": LazyCommand("weft.cli.train:scale", "Scale a model's training into the future."),
         "replay": LazyCommand("weft.cli.replay:replay", "Perform T3's collectives on real numbers."),
     },

@@ -19,7 +19,7 @@ from weft.cli.options import (
     together,
 )
 from weft.cli.output import shows
-from weft.cli.values import COUNT, DTYPE, MODEL_NAME, SYSTEM_NAME, Count, Value
+from weft.cli.values import COUNT, DTYPE, MODEL, SYSTEM_NAME, Count, Value
 from weft.core.answer import Answer
 from weft.core.options import RunOptions
 from weft.core.units import LARGEST_COUNT
@@ -74,7 +74,7 @@ _rest = together(
 
 
 @click.command(epilog=examples("weft prefill llama-3-8b --system 4xl40s --tp 4"))
-@click.argument("model", type=MODEL_NAME)
+@click.argument("model", type=MODEL)
 @_options
 @option("--sequence", "Tokens of each prompt.", COUNT, default=2048)
 @option(
@@ -95,7 +95,7 @@ def prefill(
 
 
 @click.command(epilog=examples("weft decode llama-3-70b --system 8xmi300x --tp 8 --dtype fp8"))
-@click.argument("model", type=MODEL_NAME)
+@click.argument("model", type=MODEL)
 @_options
 @option("--context", "Tokens in the KV cache of each sequence.", COUNT, default=2048)
 @option(

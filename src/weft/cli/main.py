@@ -17,13 +17,21 @@ from weft.cli import interrupt
 from weft.cli.commands import GROUPS
 from weft.cli.lazy import LazyGroup
 from weft.cli.options import examples
-from weft.core.errors import UnknownNameError, WeftError, join_or, nearest
+from weft.core.errors import LISTED_IN_FULL, UnknownNameError, WeftError, join_or, nearest
 
 _EXIT_BAD_INPUT = 2
 _EXIT_BROKEN_PIPE = 1  # click's
 
-_LISTS = dict.fromkeys(("GPU", "system"), "; see 'weft hardware list'")
+_LISTS = dict.fromkeys(("GPU", "system"), "; see 'weft hardware list'") | {
+    "command": "; see 'weft --help'",
+    "model": "; see 'weft models list'",
+}
 """Where names that are too many for a message are listed, by their kind."""
+
+
+_STEP = "weft step gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64"
+_COMPARE = f"{_STEP} --against system=64xh100"
+_SERVE = "weft serve llama-3-8b --system 1xh100 --rate 4 --ttft 1s --tpot 40ms"
 
 
 @click.command(
@@ -31,11 +39,15 @@ _LISTS = dict.fromkeys(("GPU", "system"), "; see 'weft hardware list'")
     groups=GROUPS,
     extends=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=examples("weft study t3 --out out/t3"),
+    epilog=examples(_STEP, _COMPARE, _SERVE),
 )
 @click.version_option(__version__, prog_name="weft", message="%(prog)s %(version)s")
 def weft() -> None:
-    """Simulate what compute and communication cost each other on the GPUs that they share."""
+    """Predict training and serving on GPUs: simulate what compute and communication that share a GPU cost each other.
+
+    A MODEL is a name of 'weft models list', a --system one of 'weft hardware list', such as 8xh100. --against compares
+    two machines, plans or settings.
+    """
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -45,7 +57,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         status = weft.main(arguments, prog_name="weft", standalone_mode=False)
         sys.stdout.flush()
     except UnknownNameError as error:
-        _leave(f"{error}{_LISTS.get(error.kind, '')}", _EXIT_BAD_INPUT)
+        _leave(f"{error}{_LISTS.get(error.kind, '') if error.is_cut else ''}", _EXIT_BAD_INPUT)
     except WeftError as error:
         _leave(str(error), _EXIT_BAD_INPUT)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -131,11 +143,17 @@ def _usage_sentence(error: click.UsageError) -> str:
 
 
 def _no_such_option(name: str, command: click.Command) -> str:
-    """Return what is wrong, with the options that the command has and the nearest of them."""
+    """Return what is wrong, with the nearest options of the command, and all of them if they are few."""
     known = [option.opts[0] for option in command.params if isinstance(option, click.Option)]
-    close = nearest(name.lstrip("-"), [option.lstrip("-") for option in known])
+    listed = f"; known: {', '.join(known)}" if len(known) <= LISTED_IN_FULL else ""
+    if not name.startswith("--"):
+        like = min((option for option in known if option[2:3] == name[1:2]), default=known[0], key=len)
+        return f"no such option '{name}'{listed}; options begin with two dashes, like {like}"
+    if name[2:] in [argument.name for argument in command.params if isinstance(argument, click.Argument)]:
+        return f"no such option '{name}'{listed}; write the {name[2:]} without {name}"
+    close = nearest(name[2:], [option[2:] for option in known])
     hint = f"; did you mean {join_or([f'--{option}' for option in close])}?" if close else ""
-    return f"no such option '{name}'; known: {', '.join(known)}{hint}"
+    return f"no such option '{name}'{listed}{hint}"
 
 
 def _leave(sentence: str, status: int) -> NoReturn:

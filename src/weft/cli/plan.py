@@ -12,7 +12,7 @@ from weft.cli.options import as_run_options, clock_option, examples, on_machine,
 from weft.cli.output import shows
 from weft.cli.progress import progress_bar
 from weft.cli.train import parse_recompute
-from weft.cli.values import COUNT, MODEL_NAME, SYSTEM_NAME, Value, names
+from weft.cli.values import COUNT, MODEL, SYSTEM_NAME, Value, names
 from weft.core.answer import Answer
 from weft.core.errors import InputError
 from weft.core.options import RESERVE, RunOptions
@@ -55,11 +55,11 @@ def _choices(name: str, text: str) -> list[Any]:
 
 
 @click.command(epilog=examples(_EXAMPLE, _FIXED))
-@click.argument("model", type=MODEL_NAME)
+@click.argument("model", type=MODEL)
 @option(
     "--system", "The machine, such as 64xh100 or 8x dgx-a100, see 'weft hardware list'.", SYSTEM_NAME, required=True
 )
-@option("--batch", "Sequences of a step.", COUNT, required=True)
+@option("--batch", "Global batch: sequences of a step.", COUNT, required=True)
 @option("--sequence", "Tokens of each sequence.  [default: the model's context]", COUNT)
 @option(
     "--fix", "A choice that is made already, like tp=8, sp=yes or micro_batch=1,2 (either); repeatable.",

@@ -23,7 +23,7 @@ from weft.cli.options import (
 )
 from weft.cli.output import shows
 from weft.cli.progress import progress_bar
-from weft.cli.values import MODEL_NAME, SYSTEM_NAME, Value
+from weft.cli.values import MODEL, SYSTEM_NAME, Value
 from weft.core.answer import Answer
 from weft.core.errors import InputError
 from weft.core.options import RunOptions
@@ -51,7 +51,7 @@ _TOKENS = Value("N|LOW-HIGH", tokens)
 
 
 @click.command(epilog=examples(_EXAMPLE, _CLIENTS, _PLAN))
-@click.argument("model", type=MODEL_NAME)
+@click.argument("model", type=MODEL)
 @option("--system", "The machine, such as 8xh100 or 4xl40s, see 'weft hardware list'.", SYSTEM_NAME, required=True)
 @field_options(
     Load,
@@ -97,7 +97,8 @@ _TOKENS = Value("N|LOW-HIGH", tokens)
 @field_options(Limits, "attainment")
 @option(
     "--sweep-concurrency",
-    "Also serve fewer clients: throughput per GPU against interactivity (tokens/s per user).",
+    "Also serve fewer clients than --concurrency: throughput per GPU against interactivity (tokens/s per user), and "
+    "the most clients that meet --tpot.",
     name="sweep_concurrency",
     is_flag=True,
 )

@@ -24,7 +24,7 @@ from weft.cli.options import (
     typed_options,
 )
 from weft.cli.output import details_option, shows
-from weft.cli.values import DTYPE, FACTORS, MODEL_NAME, SYSTEM_NAME, Value, assignments, names
+from weft.cli.values import DTYPE, FACTORS, MODEL, SYSTEM_NAME, Value, assignments, names
 from weft.core.answer import Answer
 from weft.core.errors import InputError
 from weft.core.options import Fidelity, RunOptions
@@ -123,7 +123,7 @@ _BEHIND = "weft.cli.train.behind"
 
 
 @click.command(cls=_WithScript, epilog=examples(_EXAMPLE, _LARGE, _AGAINST, _GRAPH, _LAUNCHED))
-@click.argument("model", type=MODEL_NAME, required=False)
+@click.argument("model", type=MODEL, required=False)
 @plan_options
 @option(
     "--overlap",
@@ -213,7 +213,7 @@ def step(
 
 
 @click.command(epilog=examples(_MEMORY, _BUDGET))
-@click.argument("model", type=MODEL_NAME)
+@click.argument("model", type=MODEL)
 @plan_options
 @option(
     "--budget",
@@ -223,7 +223,10 @@ def step(
 @shows("memory.json", out="Write report.html with the pictures, and memory.json, to this folder.")
 @on_machine
 def memory(model: str, machine: System, budget: str | None = None, **stated: Any) -> Answer:
-    """Compute the peak memory of a training step of MODEL: whether it fits, what holds it, what would fit."""
+    """Compute the peak memory of a training step of MODEL: whether it fits, what holds it, what would fit.
+
+    For the launch file of a run, 'weft step --launch' states the peak memory, too.
+    """
     if budget is None:
         return weft.memory(model, machine, **stated)
     refuse_given("with --budget, which finds it", "recompute")
@@ -231,7 +234,7 @@ def memory(model: str, machine: System, budget: str | None = None, **stated: Any
 
 
 @click.command(epilog=examples(_ROOFLINE))
-@click.argument("model", type=MODEL_NAME)
+@click.argument("model", type=MODEL)
 @plan_options
 @clock_option()
 @shows(
@@ -250,7 +253,7 @@ def roofline(model: str, machine: System, options: RunOptions, **stated: Any) ->
 
 
 @click.command(epilog=examples(_SCALE, _T3))
-@click.argument("model", type=MODEL_NAME)
+@click.argument("model", type=MODEL)
 @plan_options
 @option("--compute", "Rates of computing, as multiples of today's.", FACTORS, default=(1.0, 2.0, 4.0))
 @option("--network", "Rates of links and network, as multiples of today's.", FACTORS, default=(1.0,))

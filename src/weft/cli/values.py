@@ -16,9 +16,13 @@ class Value(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.
     """A value that `read` parses from text; `known` returns the names for shell completion, also after a comma."""
 
     def __init__(
-        self, metavar: str, read: Callable[[str], Any] = str, known: Callable[[], Iterable[str]] = tuple
+        self,
+        metavar: str,
+        read: Callable[[str], Any] = str,
+        known: Callable[[], Iterable[str]] = tuple,
+        files: bool = False,
     ) -> None:
-        self.name, self.read, self.known = metavar, read, known
+        self.name, self.read, self.known, self.files = metavar, read, known, files or "FILE" in metavar
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         """Return the placeholder of the value on a help page."""
@@ -32,7 +36,7 @@ class Value(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.
         """Return the known names that begin with the last name typed, or files if the value can be a file."""
         before, comma, begun = incomplete.rpartition(",")
         found = [CompletionItem(f"{before}{comma}{name}") for name in self.known() if name.startswith(begun)]
-        return found or ([CompletionItem(incomplete, type="file")] if "FILE" in self.name else [])
+        return found or ([CompletionItem(incomplete, type="file")] if self.files else [])
 
 
 class Count(click.IntRange):
@@ -187,6 +191,8 @@ MACHINE_NAME = Value("NAME|FILE", known=lambda: [*_gpu_names(), *_system_names()
 SYSTEM_NAME = Value("NAME", known=_system_names)
 SYSTEM_NAMES = Value("A,B", names, _system_names)
 MODEL_NAME = Value("NAME|FILE", known=_model_names)
+MODEL = Value("MODEL", known=_model_names, files=True)
+"""An argument that help texts call MODEL."""
 OVERLAP = Value("NAME", _overlap_name, _overlap_names)
 OVERLAPS = Value("A,B", lambda text: tuple(map(_overlap_name, names(text))), _overlap_names)
 COUNT = Count(1, LARGEST_COUNT)

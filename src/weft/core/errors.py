@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Iterable, Sequence
 from numbers import Integral
 
-_LISTED_IN_FULL = 24
+LISTED_IN_FULL = 24
+"""Known names that a message lists; of more it says how many there are."""
 _NEAREST = 3
 _SHOWN = 60
 LARGEST_WHOLE = 2**50
@@ -23,31 +25,61 @@ output_tokens:output_len
 tensor_parallel_size:tp pipeline_parallel_size:pp data_parallel_size:replicas kv_cache_dtype:kv_dtype
 quantization:weights enable_dbo:two_batch_overlap scheduling_policy:scheduler request_rate:rate
 max_concurrency:concurrency num_prompts:requests random_input_len:input_len random_output_len:output_len
-isl:input_len osl:output_len
+isl:input_len osl:output_len isl:sequence random_input_len:sequence input_len:sequence max_concurrency:batch
+concurrency:batch goodput:ttft goodput:tpot enable_expert_parallel:ep enable_prefix_caching:shared_prefix
+random_prefix_len:shared_prefix enable_chunked_prefill:max_num_batched_tokens enable_chunked_prefill:chunk
+speculative_config:num_speculative_tokens speculative_config:speculative_method kv_transfer_config:prefill_replicas
+all2all_backend:dispatcher enable_eplb:expert_load dataset_path:trace gpu:system gpus:system num_gpus:system
 
 chunked_prefill_size:max_num_batched_tokens max_running_requests:max_num_seqs page_size:block_size
 mem_fraction_static:gpu_memory_utilization context_length:max_model_len schedule_policy:scheduler
+tp_size:tp pp_size:pp dp_size:replicas dp_size:dp ep_size:ep moe_a2a_backend:dispatcher
+speculative_num_draft_tokens:num_speculative_tokens speculative_algorithm:speculative_method
+disaggregation_mode:prefill_replicas
 
 tensor_model_parallel_size:tp pipeline_model_parallel_size:pp context_parallel_size:cp
 expert_model_parallel_size:ep sequence_parallel:sp global_batch_size:batch micro_batch_size:micro_batch
 seq_length:sequence recompute_granularity:recompute recompute_modules:recompute cp_comm_type:context
 activation_checkpointing:recompute activation_checkpoint:recompute moe_token_dispatcher_type:dispatcher
+moe_flex_dispatcher_backend:dispatcher moe_enable_deepep:dispatcher recompute_activations:recompute
+virtual_pipeline_model_parallel_size:schedule num_layers_per_virtual_pipeline_stage:schedule
+num_virtual_stages_per_pipeline_rank:schedule use_distributed_optimizer:zero use_megatron_fsdp:zero
+num_distributed_optimizer_instances:shard pipeline_model_parallel_layout:layers fp8:precision fp8_format:precision
+fp8_recipe:precision fp4_format:precision tp_comm_overlap:overlap optimizer_cpu_offload:offload
+alltoall:nccl flex:deepep flex:hybridep
+
+bench:serve benchmark:serve throughput:serve latency:serve train:step search:plan profile:import gpus:hardware
 """
-"""Retired names, then names of vLLM, SGLang and Megatron Core for options that differ here, as OTHER:OURS."""
-_RENAMED = dict(pair.split(":") for pair in _NAMES_ELSEWHERE.split())
+"""Retired names, names of vLLM, SGLang and Megatron Core for options that differ here, and commands, as OTHER:OURS."""
+_RENAMED: dict[str, list[str]] = {}
+for _other, _, _ours in (_pair.partition(":") for _pair in _NAMES_ELSEWHERE.split()):
+    _RENAMED.setdefault(_other, []).append(_ours)
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """The known names that look most like `name`, best first, or the one in its place now; empty if none is close."""
+    """Return the known names in the place of `name` now, else those that look most like it, best first; empty if none.
+
+    Signs and the owner of a Hugging Face model ("owner/name") do not count.
+    """
     known = list(known)
-    now = _RENAMED.get(name.replace("-", "_"), "")
-    for spelling in (now, now.replace("_", "-")):
-        if spelling and spelling in known:
-            return [spelling]
+    renamed = _RENAMED.get(name.replace("-", "_"), ())
+    now = [candidate for candidate in known if candidate.replace("-", "_") in renamed]
+    if now:
+        return now[:_NEAREST]
+    name = name.rpartition("/")[2].lower()
+    plain = {candidate: re.sub(r"[^a-z0-9]", "", candidate.lower()) for candidate in known}
+    bare = re.sub(r"[^a-z0-9]", "", name)
+    same = [candidate for candidate in known if bare and plain[candidate] == bare]
+    if same:
+        return same[:_NEAREST]
     by_lower_case = {candidate.lower(): candidate for candidate in known}
-    close = difflib.get_close_matches(name.lower(), list(by_lower_case), n=_NEAREST, cutoff=0.5)
-    begun = [candidate for candidate in by_lower_case if len(name) > 2 and candidate.startswith(name.lower())]
-    return [by_lower_case[candidate] for candidate in dict.fromkeys([*sorted(begun), *close])][:_NEAREST]
+    close = difflib.get_close_matches(name, list(by_lower_case), n=_NEAREST, cutoff=0.5)
+    begun = [candidate for candidate in by_lower_case if len(name) > 2 and candidate.startswith(name)]
+    longer = [
+        candidate.lower() for candidate in known if len(plain[candidate]) > 3 and bare.startswith(plain[candidate])
+    ]
+    longer.sort(key=len, reverse=True)
+    return [by_lower_case[candidate] for candidate in dict.fromkeys([*longer, *sorted(begun), *close])][:_NEAREST]
 
 
 def join_or(names: Sequence[str]) -> str:
@@ -134,10 +166,15 @@ class UnknownNameError(InputError):
         hint = f"; did you mean {join_or(close)}?" if close else ""
         return f"unknown {self.kind} '{self.name}'; {self._listing()}{hint}"
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the known names are too many for the message to list."""
+        return not self.listed and len(self.known) > LISTED_IN_FULL
+
     def _listing(self) -> str:
         if not self.known:
             return f"no {self.kind} is known"
-        if self.listed or len(self.known) <= _LISTED_IN_FULL:
+        if not self.is_cut:
             return f"known: {', '.join(self.known)}"
         return f"{len(self.known)} are known, from '{self.known[0]}' to '{self.known[-1]}'"
 

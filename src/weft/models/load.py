@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from weft.core.catalog import Shelf, is_file
-from weft.core.errors import ConfigError, InputError, check_type
+from weft.core.errors import ConfigError, InputError, UnknownNameError, check_type
 from weft.core.extensions import find_reader
 from weft.core.files import beginning
 from weft.graph import Graph, read_graph
@@ -34,10 +34,25 @@ def load_model(name_or_path: Transformer | str | Path) -> Transformer:
     if isinstance(name_or_path, Transformer):
         return name_or_path
     check_type("the model", name_or_path, (str, Path), "give a name like 't-nlg', a TOML file or a config.json")
+    _refuse_other_names(str(name_or_path))
     if _is_json(name_or_path):
         return from_config(Path(name_or_path))
     found = _SHELF.read(Path(name_or_path) if _names_file(name_or_path) else name_or_path)
     return Transformer.from_leaves(found.about, found.leaves, found.file)
+
+
+def _refuse_other_names(name: str) -> None:
+    """Raise UnknownNameError for a name on Hugging Face, such as "owner/name", and InputError for a script."""
+    path = Path(name)
+    if name.endswith((".sh", ".py", ".sbatch")):
+        raise InputError(f"'{name}' is a script, not a model; read a launch script with: weft step --launch {name}")
+    if (
+        name.count("/") == 1
+        and not name.endswith((*_SUFFIXES, ".toml"))
+        and name[0] not in "./~"
+        and not path.parent.exists()
+    ):
+        raise UnknownNameError("model", name, model_names())
 
 
 def graph_in(work: object) -> Graph | None:

@@ -81,7 +81,9 @@ class Launched(Record):
         if found is None:
             trains = f"trains {self.trains}, which is no model of the catalogue" if self.trains else ""
             trains = trains or "does not say which model it trains"
-            raise InputError(f"the launch file {trains}; name one, like llama-3-8b, or a file of its dimensions")
+            how = "; a script states it by --num-layers, --hidden-size and --vocab-size"
+            how = how if self.launcher == "megatron" and not self.trains else ""
+            raise InputError(f"the launch file {trains}; name one, like llama-3-8b, or a file of its dimensions{how}")
         given = {name: value for name, value in stated.items() if value is not None}
         used: Framework | str = given.pop("framework", None) or self.framework
         if isinstance(used, str):

@@ -69,7 +69,7 @@ class Load(Options, Record):
         None, "Variance of gamma-distributed gaps relative to Poisson's.", bounds=(1e-3, 1e3), example=4, default="1"
     )
     shared_prefix: int = declare(
-        0, "Tokens that all prompts begin with (prefix caching).", least=0, example=64, most=_MOST
+        0, "Tokens that all prompts begin with, computed once (prefix caching).", least=0, example=64, most=_MOST
     )
     seed: int | None = declare(None, "Seed of arrivals and lengths.", least=0, example=1, default="0")
 

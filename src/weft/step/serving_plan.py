@@ -63,8 +63,8 @@ class ServingPlan(Deployment):
     ep: int = redeclare(
         Deployment,
         "ep",
-        help="Expert parallelism: GPUs that share the experts of an MoE layer. 1 (a slice of each expert), --tp, "
-        "or, with --tp 1, any number (data-parallel attention with dispatch and combine).",
+        help="Expert parallelism: GPUs that share the experts of an MoE layer. 1: a slice of each expert per GPU; the "
+        "number of --tp: whole experts; with --tp 1, any number: data-parallel attention with dispatch and combine.",
     )
     pp: int = redeclare(
         Deployment, "pp", help="Pipeline parallelism: stages, each with a part of the layers.", example=2
@@ -126,7 +126,8 @@ class ServingPlan(Deployment):
     )
     prefill_replicas: int = declare(
         0,
-        "Disaggregated prefill: replicas that only prefill, and send the KV cache to the others.",
+        "Disaggregated prefill: replicas that only prefill, and send the KV cache to the others; 1 with --replicas 2 "
+        "is 1P1D.",
         least=0,
         example=1,
         scope="server",

@@ -46,7 +46,10 @@ class Deployment(Options, Record):
     ep: int = declare(1, "Expert parallelism: GPUs that share the experts of an MoE layer.")
     dtype: str | None = declare(None, "Data type of the layers' GEMMs.")
     dispatcher: str = declare(
-        "", "Library of MoE dispatch and combine: {names}.", default="as the framework", example="hybridep"
+        "",
+        "Library of MoE dispatch and combine: {names}.",
+        default="as the framework",
+        example="hybridep",
     )
     expert_load: Loads | None = declare(
         None,

@@ -129,7 +129,8 @@ class TrainingPlan(Deployment):
     )
     zero: int = declare(
         0,
-        "ZeRO stage: shard over replicas optimizer states (1), gradients (2), weights (3, FSDP).",
+        "ZeRO stage: shard over replicas optimizer states (1), gradients (2), weights (3, FSDP); Megatron "
+        "Core's distributed optimizer is 1.",
         least=0,
         most=3,
         example=1,
@@ -140,7 +141,7 @@ class TrainingPlan(Deployment):
     )
     context: Context = declare(
         "ring",
-        "Communication of --cp (Megatron Core: --cp-comm-type): ring, all_gather or all_to_all.",
+        "Communication of --cp (Megatron Core: --cp-comm-type): ring (p2p), all_gather, or all_to_all (a2a, Ulysses).",
         noun="context parallelism",
     )
     schedule: str = declare("1f1b", "Pipeline schedule: {names}; interleaved:5 has 5 virtual stages per GPU.")
