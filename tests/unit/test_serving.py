@@ -383,6 +383,18 @@ def test_more_clients_get_more_throughput_and_each_less():
         assert more.tokens_per_s_per_user < 1.01 * less.tokens_per_s_per_user
 
 
+def test_a_sweep_of_clients_names_the_most_that_meet_the_slo_and_shows_each():
+    answer = served(concurrency=64, input_len=512, output_len=64, sweep_concurrency=True, tpot="9 ms")
+    tpots = {one.clients: 1 / one.tokens_per_s_per_user for one in answer.curve}
+    most = max(clients for clients, tpot in tpots.items() if tpot <= 9e-3)
+    assert 1 < most < 64
+    (said,) = [line for line in answer.report().sentences() if line.startswith("Most clients")]
+    assert f"TPOT <= 9.00 ms: {most} (" in said
+    assert f"; {2 * most} clients have " in said
+    (table,) = [one for one in answer.report().on_terminal() if "interactivity" in (one.title or "")]
+    assert [row[0] for row in table.rows] == list(tpots)
+
+
 def test_names_of_dots_on_the_curve_lie_apart():
     answer = served(concurrency=64, input_len=512, output_len=64, sweep_concurrency=True)
     figure = next(one for one in answer.report().figures() if "interactivity" in one.title)

@@ -60,7 +60,7 @@ class ServingReport(SystemReport[Serving]):
             found.append(
                 f"Goodput {answer.goodput:.3g} req/s: SLO attainment {percent(answer.slo_attainment)} ({slo})."
             )
-        return [*found, *_too_few(answer), _memory(answer), _bound(answer), *answer.needs]
+        return [*found, *_most_clients(answer), *_too_few(answer), _memory(answer), _bound(answer), *answer.needs]
 
     def notes(self) -> list[str]:
         """Return what is assumed, and last how sure this is."""
@@ -81,9 +81,9 @@ class ServingReport(SystemReport[Serving]):
         return [*latencies, load_table(answer), step]
 
     def on_terminal(self) -> list[Table]:
-        """Latencies and the mean step; sentences say the rest."""
+        """Latencies, throughput against interactivity, and the mean step; sentences say the rest."""
         *latencies, _, step = self.tables()
-        return [*latencies, step]
+        return [*latencies, *curve_table(self.answer), step]
 
     def rows(self) -> list[dict[str, Any]]:
         """The requests, for --csv; without times above capacity, where these only say how long the load lasted."""
@@ -110,7 +110,7 @@ class ServingReport(SystemReport[Serving]):
         return [
             time,
             Section("Latencies", [*distributed, *latencies]),
-            Section("Throughput against interactivity", [*curve]),
+            Section("Throughput against interactivity", [*curve, *curve_table(self.answer)]),
             Section("Iterations", [steps, step]),
             Section("Replicas", [replicas]),
         ]
@@ -129,6 +129,23 @@ def _latencies(answer: Serving) -> str:
         sure = _between(answer.tpot_interval, seconds)
         words += f", TPOT {seconds(tpot['mean'])} (p99 {seconds(tpot['p99'])}{sure})"
     return words
+
+
+def _most_clients(answer: Serving) -> list[str]:
+    """Return which of the swept numbers of clients is the largest whose mean TPOT meets its SLO, in words."""
+    limit = answer.objective.tpot
+    if len(answer.curve) < 2 or limit == float("inf"):
+        return []
+    timed = [(one.clients, 1 / one.tokens_per_s_per_user) for one in answer.curve if one.tokens_per_s_per_user]
+    met = [one for one in timed if one[1] <= limit]
+    if not met:
+        return [f"No number of clients of the sweep has a mean TPOT <= {seconds(limit)}."]
+    clients, tpot = max(met)
+    above = min((one for one in timed if one[0] > clients), default=None)
+    beyond = (
+        f"; {above[0]:,} clients have {seconds(above[1])}" if above else "; a larger --concurrency may meet it, too"
+    )
+    return [f"Most clients of the sweep with a mean TPOT <= {seconds(limit)}: {clients:,} ({seconds(tpot)}){beyond}."]
 
 
 def _too_few(answer: Serving) -> list[str]:
@@ -409,6 +426,21 @@ def curve_figure(answer: Serving) -> Figure:
         over=[Words("said", ringed=False)],
     )  # fmt: skip
     return figure.with_caption("A dot for each number of concurrent clients (closed loop).")
+
+
+def curve_table(answer: Serving) -> list[Table]:
+    """Return a table of TPOT and throughput for each number of clients of a sweep; nothing without one."""
+    if len(answer.curve) < 2:
+        return []
+    heads = [
+        number("clients", "clients"), number("tpot_ms", "TPOT, mean", "ms", ",.1f"),
+        number("user", "tokens/s per user", format_=",.1f"), number("gpu", "tokens/s per GPU", format_=",.1f"),
+    ]  # fmt: skip
+    rows = [
+        (one.clients, 1e3 / one.tokens_per_s_per_user if one.tokens_per_s_per_user else None, *one[1:])
+        for one in answer.curve
+    ]
+    return [Table(heads, rows, "Throughput against interactivity: concurrent clients (closed loop)")]
 
 
 def _apart(dots: Sequence[tuple[float, float]]) -> list[bool]:
