@@ -33,7 +33,7 @@ EACH = [(fabric, name) for fabric in FABRIC for name in OVERLAPS if name != LOAD
 
 
 def by_lines(lines):
-    """The overlap whose tiles begin as soon as so many tile lines of a chunk have arrived."""
+    """The overlap whose tiles begin as soon as a number of tile rows of a chunk have arrived."""
     return replace(LINES, kernel=TrackedArrivals(lines))
 
 

@@ -1,4 +1,4 @@
-"""Systems of several groups of GPUs, each of which shares the same sub-layer, and nodes or rows that represent all."""
+"""Systems of several groups of GPUs that each share the same sub-layer, and nodes or rows that represent all."""
 
 import pytest
 from machines import gpu, layer

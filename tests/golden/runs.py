@@ -22,7 +22,7 @@ def t3() -> Timeline:
 
 
 def shared() -> Timeline:
-    """A GEMM beside an all-reduce of 8 MiB on four A100, on streams of one priority."""
+    """A GEMM co-run with an all-reduce of 8 MiB on four A100, on streams of one priority."""
     gemm, moved = weft.Gemm(2048, 1024, 1024, "bf16"), weft.Collective("all_reduce", 8 << 20, 4)
     return weft.simulate(weft.balance_loops(gemm, moved, "a100-sxm-80gb"), "a100-sxm-80gb")
 

@@ -65,7 +65,7 @@ def storing() -> Phase:
 
 
 def taken(m, bytes_: int, g: int = 0) -> int:
-    """The time of so many bytes on the link of a GPU [fs]."""
+    """Return the time of the bytes on the link of a GPU [fs]."""
     return bytes_ * int(m.link[g, y.LINK_STORE64]) // 64
 
 

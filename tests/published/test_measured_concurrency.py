@@ -1,4 +1,4 @@
-"""The engine beside measurements: a GEMM beside an all-reduce, ring reduce-scatters, GEMMs overlapped by libraries.
+"""The engine against measurements: co-runs with an all-reduce, ring reduce-scatters, GEMMs overlapped by libraries.
 
 The rows are read from `WEFT_DATA`, or from the shared data beside the checkout; without them the tests are skipped.
 """

@@ -1,4 +1,4 @@
-"""Kernels of steps, of next tokens and of experts on one H100 of 700 W, beside what Weft says of them.
+"""Kernels of steps, decode tokens and experts on one H100 of 700 W, against Weft's predictions.
 
 Measured on 26 November 2026 with PyTorch 2.11 (CUDA 13.0) in bf16; no row was in sight of any fit but those of experts,
 to which grouped GEMMs of training libraries are fitted. Steps: eager, fused AdamW, the kernels' times by torch.profiler

@@ -1,4 +1,4 @@
-"""Served loads that others measured, on versions and GPUs of which no row is fitted."""
+"""Served loads that others measured, on versions and GPUs without a fitted row."""
 
 import json
 

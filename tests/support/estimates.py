@@ -25,7 +25,7 @@ def collective(
     nodes: int | None = None,
     **harness: Any,
 ) -> Estimate:
-    """A collective on a system, perhaps spread over so many nodes."""
+    """Return a collective on a system, perhaps spread over several nodes."""
     where = system if nodes is None else hardware.system(system).with_gpus(ranks, nodes)
     return estimate(Collective(name, size, ranks, dtype), where, harness=BenchmarkProtocol(**harness))
 

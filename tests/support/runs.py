@@ -77,7 +77,7 @@ def together(
     tiling: Any = None,
     **given: Any,
 ) -> Timeline:
-    """A GEMM beside a collective of `size` bytes, once each."""
+    """Co-run a GEMM with a collective of `size` bytes, once each."""
     how = {name: given.pop(name) for name in list(given) if name in SHARED}
     graph = concurrent(gemm, Collective(collective, size, ranks, gemm.dtype))
     return run(graph, machine, sharing(**how), tiling=tiling, **given)
@@ -92,7 +92,7 @@ def isolated_gemm(
     ranks: int = 8,
     **options: Any,
 ) -> Timeline:
-    """A GEMM alone, on so many compute units."""
+    """Run a GEMM alone, on a number of compute units."""
     graph = alone(gemm, ranks)
     if units is None:
         return run(graph, machine, "streams", tiling=tiling, **options)
@@ -114,7 +114,7 @@ def isolated_collective(
     plain_ring: int | None = None,
     **options: Any,
 ) -> Timeline:
-    """A collective alone, by so many workgroups or by DMA engines."""
+    """Run a collective alone, by a number of workgroups or by DMA engines."""
     graph = alone(Collective(collective, size, ranks, dtype), kernel=LibraryCollective(channels=units))
     replace(STRATEGIES["streams"], driver=driver)  # refuses a driver that there is not
     how = sharing("dma" if driver == "dma" else "streams", plain_ring=plain_ring)

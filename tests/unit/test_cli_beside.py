@@ -1,4 +1,4 @@
-"""`weft simulate corun`: tables, JSON, trace and page of a GEMM beside a collective, and bad input."""
+"""`weft simulate corun`: tables, JSON, trace and page of a GEMM co-run with a collective, and bad input."""
 
 import json
 

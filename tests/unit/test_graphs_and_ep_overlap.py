@@ -54,7 +54,7 @@ def test_graphs_of_more_modules_leave_fewer_launches():
 
 
 def test_delayed_weight_gradients_hide_what_the_pairs_of_operators_leave_exposed():
-    """Slow dispatch and combine, longer than what runs beside each of them, but shorter than both passes."""
+    """Slow dispatch and combine, longer than the operators that overlap each of them, but shorter than both passes."""
     slow = MACHINE.replace({"link.bandwidth": "60 GB/s"})
 
     def took(**options):

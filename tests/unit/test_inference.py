@@ -41,7 +41,7 @@ def test_latent_attention_keeps_its_compressed_cache_on_every_gpu():
 
 
 def test_windowed_layers_keep_a_window_of_the_context():
-    """Of gpt-oss's 24 layers, every other one keeps 128 tokens: keys and values of 8 heads of 64 elements."""
+    """Of gpt-oss's 24 layers, every other layer keeps 128 tokens: K and V of 8 heads of 64 elements."""
     found = weft.decode("gpt-oss-20b", "1xh100", weft.ServingPlan(), context=8192)
     assert found.cache == (12 * 128 + 12 * 8192) * 2 * 8 * 64 * 2
 

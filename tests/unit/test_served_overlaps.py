@@ -30,7 +30,7 @@ def forward(overlap: str = "", node: str = NODE) -> Forward:
 
 
 def sub_layer(tokens: int, overlap: str, node: str = NODE) -> tuple[Gemm, Collective, float]:
-    """The last GEMM of a layer, its all-reduce, and what both take in a pass over so many tokens [s]."""
+    """The last GEMM of a layer, its all-reduce, and the time of both in a pass over a number of tokens [s]."""
     runs = forward(overlap, node)
     graph = runs._parts(tokens)["dense"]
     gemm, moved = list(pairs(graph))[-1]

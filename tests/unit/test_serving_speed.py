@@ -1,4 +1,4 @@
-"""A guard of speed: long runs of next tokens cost a few events a request, not one for each step."""
+"""A guard of speed: long decodes cost a few events per request, not one per iteration."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_records_of_workers_without_the_folder_are_stored_here(tmp_path):
 
 
 def test_a_killed_process_loses_nothing(tmp_path):
-    """Real processes, of which one is killed in the middle of its task."""
+    """Real processes; one is killed in the middle of its task."""
     others = [Echo(value, asked=value) for value in range(6)]
     deadly = Deadly(7, os.getpid(), str(tmp_path / "mark"))
     found = dict(run_tasks([*others[:3], deadly, *others[3:]], jobs=2, store=Store(tmp_path / "runs")))

@@ -1,4 +1,4 @@
-"""Attention by data parallelism beside experts that many GPUs share, and two halves of a batch in turn."""
+"""Data-parallel attention with wide expert parallelism, and two-batch overlap."""
 
 import pytest
 from deployments import decode_with, prefill_with, serve_with

@@ -156,7 +156,7 @@ class LeastPasses:
         return self.seconds(self._kernels[key][0], prices)
 
     def exchanges(self, plan: Deployment) -> bool:
-        """Return whether dispatches and combines have nothing beside them."""
+        """Return whether nothing overlaps dispatches and combines."""
         hides = self.framework.paired or self.framework.style.beside or plan.overlap
         return plan.ep > 1 and not hides and not plan.expert_load
 

@@ -132,7 +132,7 @@ def program_sentences(run: Timeline, closed: Estimate) -> list[str]:
 
 
 class ProgramReport(Report[Timeline]):
-    """A program in the engine, operator after operator, beside its closed form."""
+    """A program in the engine, operator by operator, compared with its closed form."""
 
     def __init__(self, answer: Timeline, closed: Estimate) -> None:
         super().__init__(answer)

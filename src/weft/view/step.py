@@ -288,7 +288,7 @@ def _dominates(answer: Step) -> str:
 
 
 def _free(answer: Step) -> float:
-    """Computing with no communication beside it, which could hide some [s]."""
+    """Compute time without concurrent communication, which could hide some [s]."""
     computing = sum(answer.parts.get(name, 0.0) for name in (*COMPUTE, RESIDUAL))
     return max(computing - sum(answer.hidden.values()), 0.0)
 

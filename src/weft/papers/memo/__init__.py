@@ -1,4 +1,4 @@
-"""A memo of machine-learning systems: its worked numbers beside those of Weft's functions, topic by topic."""
+"""A memo of machine-learning systems: its worked numbers against those of Weft's functions, topic by topic."""
 
 from weft.papers.memo.study import STUDY, MemoStudy, run
 

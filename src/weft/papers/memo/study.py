@@ -72,7 +72,7 @@ class MemoStudy(PaperStudy):
             yield StudyFigure(row, value, always=True)
 
     def holds(self, row: HeadlineRow) -> bool | None:
-        """Return whether a row keeps to its tolerance; None if nothing is published beside it."""
+        """Return whether a row keeps to its tolerance; None without a published value."""
         bar = self.DECLARED.claims[row.id].bar
         return None if row.difference is None or bar is None else abs(row.difference) <= bar
 

@@ -241,7 +241,7 @@ class Step(Answer):
 
     @property
     def measures(self) -> Mapping[str, float]:
-        """What a change of the step is judged by beside its time, with its units."""
+        """The measures besides time that judge a change of the step, with their units."""
         held = {} if self.memory is None else {"peak memory [GB]": self.memory.peak / 1e9}
         return {"tokens/s of each GPU": self.tokens_per_s_per_gpu, "MFU [%]": 100 * self.mfu, **held}
 
