@@ -181,7 +181,7 @@ def test_a_launch_file_has_the_arguments_of_megatron_core():
         ("megatron", {**OVERLAP, "schedule": "1f1b"}, "an interleaved schedule"),
         ("megatron", {**OVERLAP, "recompute": "full"}, "no full recomputation"),
         ("torchtitan", {"cuda_graph_impl": "full_iteration"}, "CUDA graphs"),
-        ("deepspeed", OVERLAP, "beside another micro-batch"),
+        ("deepspeed", OVERLAP, "do not overlap another micro-batch"),
     ],
 )
 def test_a_launcher_without_the_option_says_so(launcher, options, words):

@@ -118,7 +118,7 @@ def test_frameworks_are_listed_and_shown_like_the_other_lists():
     help_page = " ".join(run("step --help").split())
     assert all(name in help_page for name in current_frameworks())
     assert (
-        "ZeRO stage: shard over replicas optimizer states (1), gradients (2), weights (3, FSDP). [default: as the "
+        "ZeRO stage: shard over replicas optimizer states (1), gradients (2), weights (3, FSDP); Megatron Core's "
         in help_page
     )
 
