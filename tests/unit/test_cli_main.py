@@ -115,6 +115,7 @@ def test_an_option_of_another_command_is_no_hint_to_one_that_only_looks_alike(ca
         ("step m --fp8-format hybrid", "did you mean '--precision'?"),
         ("plan m --gpus 512", "did you mean '--system'?"),
         ("serve -tp 8", "no such option '-t'; options begin with two dashes, like --tp"),
+        ("predict -1 all_reduce:1MiB", "no such option '-1'; 'predict' has none, its subcommands do"),
         ("serve --model m", "no such option '--model'; write the model without --model"),
         ("bench serve", "did you mean 'serve'?; see 'weft --help'"),
     ],

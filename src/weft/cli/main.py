@@ -145,6 +145,8 @@ def _usage_sentence(error: click.UsageError) -> str:
 def _no_such_option(name: str, command: click.Command) -> str:
     """Return what is wrong, with the nearest options of the command, and all of them if they are few."""
     known = [option.opts[0] for option in command.params if isinstance(option, click.Option)]
+    if not known:
+        return f"no such option '{name}'; '{command.name}' has none, its subcommands do"
     listed = f"; known: {', '.join(known)}" if len(known) <= LISTED_IN_FULL else ""
     if not name.startswith("--"):
         like = min((option for option in known if option[2:3] == name[1:2]), default=known[0], key=len)
