@@ -75,7 +75,7 @@ FITTED = """
 
 {values:,} values in {files} files are fitted to measurements (`calibrated`, each with range and source beside it).
 {pooled} more of the libraries' tables (`served.toml`) are `pooled`: the mean of other tables, as the rows of their own
-are too few. {thin} tables have fewer than five rows for each value of their own.
+are too few. Tables with fewer than five rows for each value of their own: {thin}.
 """
 INTERVALS = """
 ## Intervals of training steps

@@ -20,10 +20,7 @@ MI300X = "SemiAnalysisAI/InferenceX pull requests 1053 and 1061: vLLM 0.17, clie
     ],
 )
 def test_prompts_that_come_at_once_to_vllm_0_10(tp, prompt, answer, total, tpot):
-    """Tokens per second within 20 %, TPOT within 15 % where memory does not limit what runs (docs/deviations.md).
-
-    They chose one value, the peak of Marlin's experts on Hopper: of its 7 rows none has as many tokens.
-    """
+    """Tokens per second within 20 %, TPOT within 15 % where memory does not limit what runs (docs/deviations.md)."""
     found = weft.serve(
         "gpt-oss-120b",
         f"{tp}xh100",

