@@ -443,6 +443,8 @@ def _fold_columns(table: Table, looks: Looks, name: str) -> Any:
     """Return a chart over the columns that `looks` colours, a row for each: "what" it shows, its "value" and "rank"."""
     columns = [column for column in table.columns if column.head in looks]
     heads, keys = [column.head for column in columns], [column.key for column in columns]
+    if not columns:
+        raise ValueError(f"no column of '{name}' is headed {' or '.join(map(repr, looks))}; give one such a head")
     place = f"indexof({keys}, datum.key)"
     folded = _over(name).transform_fold(keys, as_=["key", "value"])
     return folded.transform_calculate(what=f"{heads}[{place}]", rank=place)

@@ -289,7 +289,7 @@ def over_time(answer: Serving) -> Figure:
     until = answer.span
     tokens = Table(
         [number("start_s", "time", "s", ",.1f"), number("end_s", "until", "s", ",.1f"),
-         number("prefill", format_=",.0f"), number("decode", format_=",.0f")],
+         number("prefill", "prefill", format_=",.0f"), number("decode", "decode", format_=",.0f")],
         [(one.start, one.end, one.prompt, one.answers) for one in moments],
     )  # fmt: skip
     most = max(one.prompt + one.answers for one in moments)
