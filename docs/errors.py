@@ -89,6 +89,12 @@ Two steps beside each other (`--against`, `weft plan`) have the interval of thei
 differ in the same thing. A pair is called where the interval does not hold 1; {called} pairs are called, {right} of
 them in the measured order. Each pair is judged by pairs of other models.
 """
+WHAT_IFS = """
+Steps that differ in a value of the machine, the loads of experts or an overlap method were not measured in pairs. Their
+ratio may be off by {share:.2f} of what changes, the sum of the changes of all parts, as is the ratio of 80 % of the
+{pairs} pairs above that differ in GPU, number of GPUs or precision: of these it calls {called}, {right} rightly, and
+holds {inside}, each by pairs of other models.
+"""
 CAUSES = "Missed ([causes](../deviations.md#real-gpus)):"
 
 NOTES = {
@@ -135,8 +141,9 @@ STEP_HEAD = """# Written by docs/errors.py (make validate), from what `weft vali
 # and kinds of work in a class, and the ends of 80 % intervals in standard deviations, of a class that was measured
 # (`known`) or not (`new`). `coverage`: share of rows inside intervals that leave out their kind of work, framework or
 # GPU, rows, and the share if the ends leave them out, too. `ratio`: half the 80 % interval of ln(measured / predicted)
-# of the ratio of two steps by what they differ in, pairs, rows. `called`: pairs, pairs that the interval calls, of
-# those right, and pairs inside it, each by pairs of other models. `classes`: mean ln(measured / predicted), rows,
+# of the ratio of two steps by what they differ in, pairs, rows; for what-ifs, as a share of what changes. `called`:
+# pairs, pairs that the interval calls, of those right, and pairs inside it, each by pairs of other models.
+# `classes`: mean ln(measured / predicted), rows,
 # kinds of work (model and number of GPUs), least and most GPUs, by GPU and framework.
 """
 
@@ -277,12 +284,14 @@ def intervals(steps: Mapping[str, Any]) -> Iterator[str]:
          math.expm1(steps["ratio"][kind][name][0]))
         for kind, each in steps["called"].items()
         for name, of in each.items()
+        if kind != "what-if"
     ]  # fmt: skip
     columns = [text("models"), text("differ in"), number("pairs"), number("called"), number("of these right"),
                number("80 % within", format_=".0%")]  # fmt: skip
     yield RATIOS.format(called=sum(one[3] for one in calls), right=sum(one[4] for one in calls))
     yield from markdown(Table(columns, calls))
-    yield ""
+    (share, *_), (pairs, called, right, inside) = (steps[of]["what-if"]["moved"] for of in ("ratio", "called"))
+    yield WHAT_IFS.format(share=share, pairs=pairs, called=called, right=right, inside=inside)
     yield from kept("step-classes", "Steps by class", step_class_table(steps))
 
 

@@ -4,6 +4,7 @@ import pytest
 
 import weft
 from weft.core.contrast import UNRESOLVED, Contrast
+from weft.estimate.step_errors import moved, ratio_error
 from weft.kernels.library.software import Residual, residual_leaves, shipped_residual
 from weft.step.clock import train
 from weft.step.result.step import RESIDUAL
@@ -80,6 +81,48 @@ def test_a_gain_beyond_the_interval_of_its_ratio_is_called():
     ours, theirs = (weft.step("llama-3-8b", f"8x{gpu}", batch=16, fidelity="estimate") for gpu in ("a100", "h100"))
     assert Contrast({"as asked": ours, "h100": theirs}).verdict("h100") == "faster"
     assert Contrast({"as asked": theirs, "a100": ours}).verdict("a100") == "slower"
+
+
+OF_ONE_MACHINE = {"zero": 3, "batch": 32, "sequence": 4096, "fidelity": "estimate"}
+
+
+def what_if(values):
+    """The same step on a machine with other values, against it."""
+    usual = weft.system("16xh100")
+    steps = [weft.step("llama-3-8b", system, **OF_ONE_MACHINE) for system in (usual, usual.replace(values))]
+    return Contrast(dict(zip(("as asked", "changed"), steps, strict=True)))
+
+
+@pytest.mark.parametrize("values", [{"network.bandwidth": "25 GB/s"}, {"link.bandwidth": "200 GB/s"}])
+def test_a_slower_link_of_the_same_machine_is_called_slower_however_little_pairs_of_gpus_resolve(values):
+    found = what_if(values)
+    assert found.speedup("changed") < 0.97
+    assert found.verdict("changed") == "slower"
+    assert "0.67 of what changes" in found.ratio_error("changed").why
+
+
+def test_a_change_of_the_machine_within_the_spread_of_repeated_measurements_is_not_called():
+    found = what_if({"link.bandwidth": "440 GB/s"})
+    assert 0.99 < found.speedup("changed") < 1
+    assert found.verdict("changed") == UNRESOLVED
+
+
+def test_an_overlap_whose_gains_and_losses_nearly_cancel_is_not_called():
+    """What changes in all, and not the small rest, decides the width."""
+    one = {"gemm": 1.0, "exposed tp": 0.5}
+    other = {"gemm": 1.3, "exposed tp": 0.15}
+    assert moved(one, other) == pytest.approx(0.65 / 1.475)
+    plain = weft.step("llama-3-8b", "8xh100", **OF_ONE_MACHINE).compared
+    error = ratio_error(plain, plain._replace(overlap="tp=flux"), moved(one, other))
+    assert error.low < 1.5 / 1.45 < error.high
+
+
+def test_steps_that_differ_in_gpu_or_plan_keep_the_width_of_measured_pairs_however_little_changes():
+    plain = weft.step("llama-3-8b", "8xh100", **OF_ONE_MACHINE).compared
+    for changed in ({"gpu": "h200, dgx-h200", "machine": "another"}, {"plan": "another"}):
+        few, many = (ratio_error(plain, plain._replace(**changed), part) for part in (0.01, 0.9))
+        assert (few.low, few.high) == (many.low, many.high)
+        assert few.high > 1.1
 
 
 @pytest.mark.parametrize(("faster", "slower"), [("gb200", "b200"), ("gb300", "b300")])

@@ -161,9 +161,13 @@ def _steps(count: int) -> str:
 
 
 class Compared(NamedTuple):
-    """What decides how alike the errors of two steps are: what two steps share or do not. `gpu` is GPU and node."""
+    """What decides how alike the errors of two steps are: what two steps share or do not.
 
-    gpu: Any
+    `gpu` names GPU and node, `machine` holds their values. `load` is how many tokens each expert gets, `overlap` the
+    methods by axis.
+    """
+
+    gpu: str
     framework: str
     model: str
     gpus: int
@@ -172,31 +176,62 @@ class Compared(NamedTuple):
     plan: Any
     mixture: bool
     vendor: str
+    machine: Any = None
+    load: str = ""
+    overlap: str = ""
 
 
 CHANGES = ("gpu", "framework", "model", "gpus", "precision", "dispatcher", "plan")
 """What two steps may differ in, each with an error of its own on the ratio of their times."""
+WHAT_IFS = ("machine", "load", "overlap")
+"""What else may differ. All that the parts of a step that do not change are off by is then alike in both steps."""
+REPEATED = 0.01
+"""How far apart ln of two measured times of one step may be [assumed, 0.005 to 0.02]."""
 
 
-def ratio_error(one: Compared, other: Compared) -> Error:
+def moved(one: Mapping[str, float], other: Mapping[str, float]) -> float:
+    """Return by how much the parts of two steps differ in all, relative to the mean of both steps.
+
+    It is about |ln ratio| if all parts change in one direction, else more.
+    """
+    gross = sum(abs(one.get(name, 0.0) - other.get(name, 0.0)) for name in {*one, *other})
+    return 2 * gross / (sum(one.values()) + sum(other.values()))
+
+
+def ratio_error(one: Compared, other: Compared, moved: float | None = None) -> Error:
     """Return the 80 % interval of measured / predicted of the ratio of two step times.
 
     The interval is from pairs of measured steps that differ in the same things; both sides' errors have much in common,
-    so it is narrower than that of either. For a change without pairs it is that of the change with the widest.
+    so it is narrower than that of either. For a change without pairs it is that of the change with the widest. Where
+    nothing but a value of the machine, the loads of experts or an overlap method differs, no pair was measured: the
+    interval is then a share of what changes, `moved` as above, as large as for pairs that differ in GPU, number of GPUs
+    or precision. Without `moved` such steps have the interval of two plans.
     """
     known: Mapping[str, Sequence[float]] = _CARRIED["ratio"][layers_of(one.mixture or other.mixture)]
-    changed = [name for name in CHANGES if getattr(one, name) != getattr(other, name)] or ["plan"]
+    changed = _different(CHANGES, one, other)
+    asked = [name for name in _different(WHAT_IFS, one, other) if not (name == "machine" and "gpu" in changed)]
+    if (asked and moved is None) or not (changed or asked):
+        changed, asked = [*dict.fromkeys((*changed, "plan"))], []
     most = max(float(found[0]) for found in known.values())
-    widths = {name: float(known[name][0]) if name in known else most for name in changed}
-    off = math.sqrt(sum(width**2 for width in widths.values()))
+    widths = [float(known[name][0]) if name in known else most for name in changed]
+    if asked and moved is not None:
+        widths += [REPEATED, float(_CARRIED["ratio"]["what-if"]["moved"][0]) * moved]
+    off = math.hypot(*widths)
     strange = sorted({each.vendor for each in (one, other)} - {*measured_vendors()})
     if strange and one.vendor != other.vendor:
         off = math.hypot(off, _NORMAL_80 * UNMEASURED_VENDOR)
     said = [f"{int(known[name][1]):,} pairs that differ in {_CALLED[name]}" for name in changed if name in known]
     said += [f"no pair that differs in {_CALLED[name]}" for name in changed if name not in known]
+    if asked:
+        share, pairs, _ = _CARRIED["ratio"]["what-if"]["moved"]
+        said += [f"{share:.2f} of what changes, as of {pairs:,} pairs that differ in GPU, number of GPUs or precision"]
     said += [f"no measured step on a GPU of {'AMD' if name == 'amd' else name}" for name in strange]
     low, high = math.exp(-off), math.exp(off)
     return Error(low, high, f"ratio of two steps: {interval_text(low, high)}, from {' and '.join(said)}")
+
+
+def _different(names: Sequence[str], one: Compared, other: Compared) -> list[str]:
+    return [name for name in names if getattr(one, name) != getattr(other, name)]
 
 
 _NORMAL_80 = 1.28

@@ -14,8 +14,10 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import minimize
 
-from weft.estimate.step_errors import CHANGES, FAR, MeasuredClass, Spread, located
-from weft.lab.subjects import Predicted
+from weft import hardware
+from weft.estimate.step_errors import CHANGES, FAR, REPEATED, MeasuredClass, Spread, located, moved
+from weft.lab.steps import predict_step, read_run
+from weft.lab.subjects import Predicted, Subject
 from weft.lab.tables import FloatArray
 
 LAYERS: Mapping[str, Sequence[str]] = {"dense": ("dense",), "mixture": ("mixture", "mixture-by-dispatcher")}
@@ -58,11 +60,18 @@ def step_rows(parts: Sequence[Predicted]) -> pd.DataFrame:
                     "predicted": part.seconds,
                     "residual": np.log(subject.measured / part.seconds),
                     "row": [f"{subject.file}:{line}" for line in rows.index],
+                    "parts": _parts(subject),
                 }
             )
         )
     every = pd.concat(found, ignore_index=True)
     return every.assign(plan=every[[*_PLAN]].agg("|".join, axis=1))
+
+
+def _parts(subject: Subject) -> list[Mapping[str, float]]:
+    """Return the parts [s] of each predicted step, by the call that predicts it."""
+    gpu = hardware.gpu(subject.machine)
+    return [predict_step(read_run(row, gpu)).parts for row in subject.rows.to_dict("records")]
 
 
 def step_classes(by: Mapping[Any, Sequence[Predicted]]) -> dict[str, Any]:
@@ -71,7 +80,14 @@ def step_classes(by: Mapping[Any, Sequence[Predicted]]) -> dict[str, Any]:
     for name, protocol in (("framework", "framework left out"), ("gpu", "GPU left out")):
         left = _residuals(by.get(protocol, ()))
         every[name + "_left"] = [left.get(*at) for at in zip(every["row"], every["residual"], strict=True)]
-    found: dict[str, Any] = {"spread": {}, "ratio": {}, "called": {}, "coverage": {}, "classes": {}}
+    found: dict[str, Any] = {
+        "spread": {},
+        "ratio": {"what-if": {}},
+        "called": {"what-if": {}},
+        "coverage": {},
+        "classes": {},
+    }
+    judged: list[pd.DataFrame] = []
     for layers, kinds in LAYERS.items():
         rows = every[every["layers_kind"].isin(kinds)].reset_index(drop=True)
         known, rows = measured_classes(rows), rows[rows["framework"] != _ONE_HOST].reset_index(drop=True)
@@ -80,12 +96,14 @@ def step_classes(by: Mapping[Any, Sequence[Predicted]]) -> dict[str, Any]:
         found["coverage"][layers] = coverage
         found["ratio"][layers] = ratios(rows)
         found["called"][layers] = called(rows)
+        judged.append(rows)
         found["classes"][layers] = {
             gpu: {
                 one.framework: [round(one.mean, 4), one.rows, one.works, *one.gpus] for one in known if one.gpu == gpu
             }
             for gpu in sorted({one.gpu for one in known})
         }
+    found["ratio"]["what-if"]["moved"], found["called"]["what-if"]["moved"] = what_ifs(judged)
     return found
 
 
@@ -277,13 +295,13 @@ def ratios(rows: pd.DataFrame) -> dict[str, list[float]]:
     }
 
 
-def _offs(rows: pd.DataFrame) -> dict[str, tuple[Any, Any, FloatArray]]:
+def _offs(rows: pd.DataFrame, fewest: int = _FEWEST) -> dict[str, tuple[Any, Any, FloatArray]]:
     """Return by change: positions of both rows of each pair, and ln of measured / predicted ratio."""
     found: dict[str, list[tuple[int, int]]] = {}
     for change, one, two in pairs(rows):
         found.setdefault(change, []).append((one, two))
     residual = rows["residual"].to_numpy()
-    both = {change: np.array(of).T for change, of in found.items() if len(of) >= _FEWEST}
+    both = {change: np.array(of).T for change, of in found.items() if len(of) >= fewest}
     return {change: (first, second, residual[first] - residual[second]) for change, (first, second) in both.items()}
 
 
@@ -292,19 +310,66 @@ def called(rows: pd.DataFrame) -> dict[str, list[int]]:
 
     The interval of a pair is by pairs that share no model on the same GPU in the same framework with it.
     """
-    predicted, out = np.log(rows["predicted"].to_numpy(dtype=np.float64)), {}
     work = _groups(rows, ("gpu", "framework", "model"))
-    for change, (first, second, off) in _offs(rows).items():
-        said, counts, mine = predicted[first] - predicted[second], [0, 0, 0], (work[first], work[second])
-        widths: dict[tuple[str, str], float] = {}
-        for at, key in enumerate(zip(*mine, strict=True)):
-            if key not in widths:
-                apart = ~(np.isin(mine[0], key) | np.isin(mine[1], key))
-                some = apart if apart.any() else np.ones(len(off), np.bool_)
-                widths[key] = _upper(np.abs(off)[some], 2 * TAIL)
-            is_called = abs(said[at]) > widths[key]
-            counts[0] += int(is_called)
-            counts[1] += int(is_called and said[at] * (said[at] + off[at]) > 0)
-            counts[2] += int(abs(off[at]) <= widths[key])
-        out[change] = [len(off), *counts]
-    return out
+    return {change: _calls(_predicted_logs(rows), work, of, None) for change, of in _offs(rows).items()}
+
+
+_ALIKE = ("gpu", "gpus", "precision")
+"""Changes without other software or another plan, whose errors stand for those of what-ifs, which nobody measured."""
+
+
+def what_ifs(each: Sequence[pd.DataFrame]) -> tuple[list[float], list[int]]:
+    """Return the share of what changes that a ratio is off by in 80 % of pairs, pairs and rows; and what it calls.
+
+    The pairs differ in GPU, number of GPUs or precision. What changes is `weft.estimate.step_errors.moved`.
+    """
+    rows = pd.concat(each, ignore_index=True)
+    found = [of for some, before in zip(each, _starts(each), strict=True) for of in _alike(some, before)]
+    first, second, off = (np.concatenate([one[at] for one in found]) for at in range(3))
+    parts = rows["parts"].tolist()
+    change = np.array([max(moved(parts[a], parts[b]), REPEATED) for a, b in zip(first, second, strict=True)])
+    share = [round(_upper(np.abs(off) / change, 2 * TAIL), 3), len(off), len({*first.tolist(), *second.tolist()})]
+    return share, _calls(
+        _predicted_logs(rows), _groups(rows, ("gpu", "framework", "model")), (first, second, off), change
+    )
+
+
+def _starts(each: Sequence[pd.DataFrame]) -> list[int]:
+    return [sum(len(one) for one in each[:at]) for at in range(len(each))]
+
+
+def _alike(rows: pd.DataFrame, start: int) -> list[tuple[Any, Any, FloatArray]]:
+    """Return the pairs of what-ifs of some rows, whose positions begin at `start`."""
+    found = _offs(rows, fewest=1)
+    return [
+        (first + start, second + start, off) for name in _ALIKE if name in found for first, second, off in [found[name]]
+    ]
+
+
+def _predicted_logs(rows: pd.DataFrame) -> FloatArray:
+    logs: FloatArray = np.log(rows["predicted"].to_numpy(dtype=np.float64))
+    return logs
+
+
+def _calls(
+    predicted: FloatArray, work: Any, pairs: tuple[Any, Any, FloatArray], change: FloatArray | None
+) -> list[int]:
+    """Return pairs, those that an interval calls, those of them that are right, and those inside it.
+
+    The half width is that of pairs of other work; of `change`, where that is given, the same share.
+    """
+    first, second, off = pairs
+    scale = np.ones(len(off)) if change is None else change
+    said, counts, mine = predicted[first] - predicted[second], [0, 0, 0], (work[first], work[second])
+    widths: dict[tuple[str, str], float] = {}
+    for at, key in enumerate(zip(*mine, strict=True)):
+        if key not in widths:
+            apart = ~(np.isin(mine[0], key) | np.isin(mine[1], key))
+            some = apart if apart.any() else np.ones(len(off), np.bool_)
+            widths[key] = _upper((np.abs(off) / scale)[some], 2 * TAIL)
+        width = widths[key] * scale[at]
+        is_called = abs(said[at]) > width
+        counts[0] += int(is_called)
+        counts[1] += int(is_called and said[at] * (said[at] + off[at]) > 0)
+        counts[2] += int(abs(off[at]) <= width)
+    return [len(off), *counts]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.core.answer import Answer, to_plain
 from weft.estimate.errors import Error
-from weft.estimate.step_errors import Compared, ratio_error, step_error
+from weft.estimate.step_errors import Compared, moved, ratio_error, step_error
 from weft.graph import Graph
 from weft.models.counts import hardware_flops, utilisation
 from weft.models.parallel.memory import SavedActivations
@@ -312,28 +312,27 @@ class Step(Answer):
 
     def ratio_error(self, other: Step) -> Error:
         """Return the 80 % interval of the ratio of the times of this step and another, relative to the predicted."""
-        return ratio_error(self.compared, other.compared)
+        return ratio_error(self.compared, other.compared, moved(self.parts, other.parts))
 
 
-_APART = ("dp", "dtype", "precision", "dispatcher", "overlap")
-"""Fields of plans that steps are compared by apart from the others, or that follow from them; overlap as its text."""
+_APART = ("dp", "dtype", "precision", "dispatcher", "expert_load", "overlap")
+"""Fields of plans that steps are compared by apart from the others, or that follow from them."""
 
 
 def compared(model: Transformer, system: System, plan: TrainingPlan, framework: Framework) -> Compared:
     """Return what decides how much the errors of two steps have in common."""
-    precision = plan.precision or plan.dtype
-    dispatcher = (plan.dispatcher or framework.dispatcher) if model.experts and plan.ep > 1 else ""
-    rest = tuple(getattr(plan, one.name) for one in fields(plan) if one.name not in _APART)
-    rest = (*rest, str(plan.overlap))
-    mixture = bool(model.experts)
+    gpu, node, mixture = system.gpu, system.node, bool(model.experts)
     return Compared(
-        (system.gpu, system.node),
-        framework.name,
-        model.name,
-        plan.gpus,
-        precision,
-        dispatcher,
-        rest,
-        mixture,
-        system.gpu.vendor,
+        gpu=f"{gpu.name}, {node.name if node else ''}",
+        framework=framework.name,
+        model=model.name,
+        gpus=plan.gpus,
+        precision=plan.precision or plan.dtype,
+        dispatcher=(plan.dispatcher or framework.dispatcher) if mixture and plan.ep > 1 else "",
+        plan=tuple(getattr(plan, one.name) for one in fields(plan) if one.name not in _APART),
+        mixture=mixture,
+        vendor=gpu.vendor,
+        machine=(gpu, node, system.library, system.fabric, dict(system.variants), dict(system.start)),
+        load=str(plan.expert_load),
+        overlap=str(plan.overlap),
     )
