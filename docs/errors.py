@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from weft.lab.page import PICTURES, TITLES
 HERE = Path(__file__).parent / "explanation"
 STEPS = Path(__file__).parents[1] / "src/weft/estimate/step_errors.toml"
 FIGURES = "errors"
-DRAWN = ("gemm", "collective")
+DRAWN = ("gemm", "collective", "step", "attention", "serving")
 CLASSES = Path(__file__).parent.parent / "src/weft/estimate/model_errors.toml"
 HEAD = """# Written by docs/errors.py (make validate), from what `weft validate --bar` finds; do not edit.
 #
@@ -33,7 +34,9 @@ HEAD = """# Written by docs/errors.py (make validate), from what `weft validate 
 # bytes. `left_out`: each machine predicted from its data sheet and the fits of the others. `beside`: the largest error
 # of GEMMs beside a collective. `exchange`: MoE dispatch and combine by library, number of ranks left out; `attention`
 # and the like: kernels of inference by library and what it runs, on the GPUs of `gpus`, and on others `gpu_left_out`;
-# `serving`: served loads by framework, layers and quantity, model left out.
+# `serving`: served loads by framework, layers and quantity, model left out. `load_ratio`: half the 80 %
+# interval of ln(measured / predicted) of the ratio of TPOT of two loads by what they differ in, pairs, rows, and of the
+# pairs those that an interval of other models calls, of these right, and inside it.
 """
 INTRODUCTION = """# Accuracy: how far off Weft is today
 
@@ -94,6 +97,21 @@ Steps that differ in a value of the machine, the loads of experts or an overlap 
 ratio may be off by {share:.2f} of what changes, the sum of the changes of all parts, as is the ratio of 80 % of the
 {pairs} pairs above that differ in GPU, number of GPUs or precision: of these it calls {called}, {right} rightly, and
 holds {inside}, each by pairs of other models.
+"""
+TRUST = """
+Mean error of all public rows of a kind: how far to trust an answer of it. Rows that fits have seen count, too; those of
+GPUs and models left out are [below](#what-must-be-reached).
+"""
+TRUSTED = (0.05, 0.1, 0.15, 0.2)
+UNTOLD = ("step, nothing fitted",)
+CALLED = {"step": "Training steps", "memory": "Peak memory of training", "experts": "Experts' GEMMs of a layer"}
+COVERAGE = """
+Share of rows inside the 80 % interval of their class if the interval is made without them, of classes with 30 rows or
+more. Without its GPU, a row's interval is from other GPUs alone, whose libraries differ:
+"""
+LOADS = """
+Two served loads of clients beside each other have the interval of their ratio, too, by pairs of measured TPOT, with
+predictions that leave their model out of the fit of the host:
 """
 CAUSES = "Missed ([causes](../deviations.md#real-gpus)):"
 
@@ -167,6 +185,7 @@ def step_toml(found: Mapping[str, Any]) -> str:
 
 def lines(data: Mapping[str, Any], kinds: Sequence[str]) -> Iterator[str]:
     yield INTRODUCTION.format(rows=f"{data['rows_used']:,} of {data['rows_read']:,} rows have a prediction")
+    yield from trusted(data["overall"])
     yield from markdown(errors_table(data["overall"]))
     yield TERMS
     if data.get("bar"):
@@ -174,8 +193,11 @@ def lines(data: Mapping[str, Any], kinds: Sequence[str]) -> Iterator[str]:
         yield from seen_and_left_out(data["bar"])
         yield CARRIED
         yield from kept("classes", "Intervals by class", class_table(data["classes"]))
+        yield COVERAGE
+        yield from markdown(coverage_table(data["coverage"]))
         yield from fitted()
         yield from intervals(data["steps"])
+        yield from load_ratios(data["classes"]["load_ratio"])
     yield "\n## Machine by machine, as shipped"
     for kind in kinds:
         yield f"\n### {TITLES.get(kind, kind)}\n"
@@ -185,6 +207,46 @@ def lines(data: Mapping[str, Any], kinds: Sequence[str]) -> Iterator[str]:
         yield from kept(kind.replace(", ", "-").replace(" ", "-"), f"{len(told)} lines", errors_table(told))
         for name in PICTURES if kind in DRAWN else ():
             yield f"\n![{TITLES[kind]}, {name}]({FIGURES}/{kind}-{name}.png)"
+
+
+def trusted(overall: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Which kinds of predictions to trust how far, by their mean error on public rows."""
+    ordered = sorted(overall, key=lambda one: float(one["mean_abs_err"]))
+    yield TRUST
+    for least, most in pairwise((0.0, *TRUSTED, math.inf)):
+        kinds = [one for one in ordered if least < one["mean_abs_err"] <= most and one["kind"] not in UNTOLD]
+        limit = f"{most:.0%}" if math.isfinite(most) else f"more than {least:.0%}"
+        if kinds:
+            said = "; ".join(
+                f"{CALLED.get(one['kind'], TITLES.get(one['kind'], one['kind']))} ({one['mean_abs_err']:.0%})"
+                for one in kinds
+            )
+            yield f"* **{limit}**: {said}"
+    yield ""
+
+
+def coverage_table(coverage: Mapping[str, Any]) -> Table:
+    """How many rows of each kind lie inside the intervals that leave them out."""
+    rows = [(TITLES.get(kind, kind), what, *found) for kind, each in coverage.items() for what, found in each.items()]
+    columns = [
+        text("kind"), text("left out with a row"), number("inside", format_=".0%"), number("rows"), number("classes"),
+        number("least class", format_=".0%"), number("largest", format_=".0%"),
+    ]  # fmt: skip
+    return Table(columns, rows)
+
+
+def load_ratios(ratios: Mapping[str, Sequence[float]]) -> Iterator[str]:
+    """How far ratios of served loads are off, by what the loads differ in."""
+    rows = [
+        (name, pairs, called, right, inside / pairs, math.expm1(width))
+        for name, (width, pairs, _, called, right, inside) in ratios.items()
+    ]
+    columns = [
+        text("loads differ in"), number("pairs"), number("called"), number("of these right"),
+        number("inside", format_=".0%"), number("80 % within", format_=".0%"),
+    ]  # fmt: skip
+    yield LOADS
+    yield from markdown(Table(columns, rows))
 
 
 def bar(demands: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -312,7 +374,7 @@ def classes_toml(classes: Mapping[str, Any]) -> str:
     nested = [
         (f"{table}.{kind}", classes[table].get(kind, {})) for table in ("gpu_left_out", "gpus") for kind in tabled
     ]
-    flat = [(table, classes[table]) for table in ("bounds", "beside", "exchange", *SERVED_CLASSES)]
+    flat = [(table, classes[table]) for table in ("bounds", "beside", "exchange", *SERVED_CLASSES, "load_ratio")]
     for table, values in (*flat, *nested):
         parts += [f"[{table}]", *(f"{name} = {json.dumps(value)}" for name, value in values.items()), ""]
     last: tuple[str, ...] = ()

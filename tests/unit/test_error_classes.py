@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from weft.estimate.errors import C3_SPEEDUPS, CARRIED
-from weft.lab.classes import class_errors
+from weft.lab.classes import class_coverage, class_errors
 from weft.lab.subjects import Predicted, Subject
 from weft.papers.c3.study import DECLARED, IDS
 
@@ -127,3 +127,24 @@ def test_speedups_of_c3_are_means_over_its_scenarios():
     assert list(found) == list(C3_SPEEDUPS)
     published = DECLARED.claims[IDS["dma"]].published
     assert found["dma"] == pytest.approx([1.2, 1 + published * 0.6], abs=1e-3)
+
+
+def test_coverage_counts_rows_in_intervals_that_their_fifth_does_not_make():
+    ratios = np.random.default_rng(1).lognormal(0, 0.2, 2000)
+    by = {"held out": [many("gemm", "a", ratios, dtype="bf16")]}
+    inside, rows, classes, least, most = class_coverage(by)["gemm"]["a fifth of its rows"]
+    assert 0.77 < inside < 0.83
+    assert (rows, classes) == (2000, 1)
+    assert least == most == inside
+
+
+def test_coverage_without_its_gpu_is_low_where_gpus_differ():
+    parts = [
+        many("gemm", name, np.linspace(0.99, 1.01, 40) * bias, dtype="bf16") for name, bias in [("a", 1), ("b", 2)]
+    ]
+    inside, *_ = class_coverage({"leave one out": parts})["gemm"]["its GPU"]
+    assert inside < 0.3  # every interval holds 1
+
+
+def test_classes_of_few_rows_state_no_coverage():
+    assert class_coverage({"held out": [many("gemm", "a", [1.0] * 29, dtype="bf16")]})["gemm"] == {}

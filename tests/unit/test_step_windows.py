@@ -8,7 +8,8 @@ from weft.core.store import Store
 from weft.graph import Attention, Collective, Gemm, Streaming
 from weft.step.corun import CoRunWindow
 from weft.step.durations import group
-from weft.step.windows import Windows, cut, ring_of, stand_in
+from weft.step.result.step import Window
+from weft.step.windows import GemmTimes, Windows, cut, ring_of, stand_in
 
 NODE = weft.system("8xa100")
 GEMM = Gemm(4096, 4096, 1024, "bf16")
@@ -112,3 +113,13 @@ def test_ranks_on_several_nodes_exchange_data_at_the_rate_of_their_adapters():
     assert one_each.gpu.link.bandwidth == pytest.approx(25e9)  # one HDR adapter
     eight_each = ring_of(weft.system("64xa100"), 64)
     assert eight_each.gpu.link.bandwidth == pytest.approx(8 * 25e9)
+
+
+def test_a_collective_progresses_for_as_long_as_each_kernel_takes_beside_it():
+    """One kernel takes 2 s for 1 s and lets the collective run at a quarter of its rate, the other disturbs nothing: of
+    3 s the collective progresses by 1.5 s."""
+    each, (large, small) = windows(engine=False), (GEMM, Gemm(8192, 4096, 1024, "bf16"))
+    for gemm, slowdowns in ((large, (2.0, 4.0)), (small, (1.0, 1.0))):
+        each.found[gemm, cut(GATHER), "dp"] = Window(str(gemm), str(GATHER), "priority", NODE.gpu.name, slowdowns)
+    assert each.of_times(GemmTimes({large: 1.0, small: 1.0}, 2.0), GATHER) == pytest.approx((1.5, 2.0))
+    assert each.of_times(GemmTimes({large: 1.0, small: 1.0}, 4.0), GATHER) == pytest.approx((1.25, 2.0))

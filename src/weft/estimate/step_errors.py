@@ -198,6 +198,12 @@ def moved(one: Mapping[str, float], other: Mapping[str, float]) -> float:
     return 2 * gross / (sum(one.values()) + sum(other.values()))
 
 
+def moved_share() -> tuple[float, str]:
+    """Return by which share of what changes the ratio of two steps may be off, and the pairs it is from."""
+    share, pairs, _ = _CARRIED["ratio"]["what-if"]["moved"]
+    return float(share), f"{int(pairs):,} pairs of steps that differ in GPU, number of GPUs or precision"
+
+
 def ratio_error(one: Compared, other: Compared, moved: float | None = None) -> Error:
     """Return the 80 % interval of measured / predicted of the ratio of two step times.
 
@@ -215,16 +221,16 @@ def ratio_error(one: Compared, other: Compared, moved: float | None = None) -> E
     most = max(float(found[0]) for found in known.values())
     widths = [float(known[name][0]) if name in known else most for name in changed]
     if asked and moved is not None:
-        widths += [REPEATED, float(_CARRIED["ratio"]["what-if"]["moved"][0]) * moved]
+        widths += [REPEATED, moved_share()[0] * moved]
     off = math.hypot(*widths)
     strange = sorted({each.vendor for each in (one, other)} - {*measured_vendors()})
     if strange and one.vendor != other.vendor:
-        off = math.hypot(off, _NORMAL_80 * UNMEASURED_VENDOR)
+        off = math.hypot(off, NORMAL_80 * UNMEASURED_VENDOR)
     said = [f"{int(known[name][1]):,} pairs that differ in {_CALLED[name]}" for name in changed if name in known]
     said += [f"no pair that differs in {_CALLED[name]}" for name in changed if name not in known]
     if asked:
-        share, pairs, _ = _CARRIED["ratio"]["what-if"]["moved"]
-        said += [f"{share:.2f} of what changes, as of {pairs:,} pairs that differ in GPU, number of GPUs or precision"]
+        share, of = moved_share()
+        said.append(f"{share:.2f} of what changes, as of {of}")
     said += [f"no measured step on a GPU of {'AMD' if name == 'amd' else name}" for name in strange]
     low, high = math.exp(-off), math.exp(off)
     return Error(low, high, f"ratio of two steps: {interval_text(low, high)}, from {' and '.join(said)}")
@@ -234,7 +240,7 @@ def _different(names: Sequence[str], one: Compared, other: Compared) -> list[str
     return [name for name in names if getattr(one, name) != getattr(other, name)]
 
 
-_NORMAL_80 = 1.28
+NORMAL_80 = 1.28
 """Half an 80 % interval in standard deviations of a normal distribution."""
 _CALLED = {
     "gpu": "GPU or network", "framework": "framework", "model": "model", "gpus": "number of GPUs",

@@ -13,6 +13,7 @@ import pandas as pd
 
 from weft import hardware
 from weft.kernels.library import served
+from weft.lab.load_ratios import load_ratios
 from weft.lab.subjects import Predicted
 
 GEMM_BOUNDS = (20e-6,)
@@ -82,6 +83,7 @@ def class_errors(by: Mapping[Any, Sequence[Predicted]]) -> dict[str, Any]:
         "exchange": _by(exchanges, "library"),
         **{kind: _by(own[kind], *SERVED_CLASSES[kind]) for kind in tabled},
         "serving": _by(loads, *SERVED_CLASSES["serving"]),
+        "load_ratio": load_ratios(by.get("model left out", ()) or shipped),
         "gpu_left_out": {kind: _by(apart[kind], *SERVED_CLASSES[kind]) for kind in tabled},
         "gpus": {
             kind: {
@@ -92,6 +94,68 @@ def class_errors(by: Mapping[Any, Sequence[Predicted]]) -> dict[str, Any]:
             if len(own[kind])
         },
     }
+
+
+def class_coverage(by: Mapping[Any, Sequence[Predicted]]) -> dict[str, dict[str, list[float]]]:
+    """Return how many rows lie inside 80 % intervals that leave them out, by kind and by what is left out.
+
+    Rows are those of `class_errors`. Of classes with 30 rows or more: the share of rows inside, rows, classes, and the
+    least and the largest share of a class. A row's interval is from its class without its fifth of the rows, or without
+    its GPU (of classes with several).
+    """
+    shipped = by.get("as shipped", ())
+    gemms, left = (_gemms(_frame(by.get(name, ()), "gemm")) for name in ("held out", "leave one out"))
+    moved, left_moved = (_own_tests(_frame(by.get(name, ()), "collective")) for name in ("held out", "leave one out"))
+    loads = _frame(by.get("model left out", ()), "serving")
+    tabled = [kind for kind in SERVED_CLASSES if kind != "serving"]
+    rows: dict[str, tuple[pd.DataFrame, Sequence[str]]]
+    rows = {kind: (_frame(_widened(shipped), kind), SERVED_CLASSES[kind]) for kind in tabled}
+    rows["gemm"] = _sized(gemms, GEMM_BOUNDS, "measured"), ("machine", "size")
+    rows["collective"] = _sized(moved, COLLECTIVE_BOUNDS, "bytes"), ("machine", "collective", "size")
+    rows["exchange"] = _frame(by.get("ranks left out", ()), "exchange"), ("library",)
+    rows["serving"] = loads, SERVED_CLASSES["serving"]
+    apart: dict[str, tuple[pd.DataFrame, Sequence[str]]]
+    apart = {kind: (_frame(by.get("GPU left out", ()), kind), SERVED_CLASSES[kind]) for kind in tabled}
+    apart["gemm"] = _sized(left, GEMM_BOUNDS, "measured"), ("size",)
+    apart["collective"] = _sized(left_moved, COLLECTIVE_BOUNDS, "bytes"), ("collective", "size")
+    found = {
+        kind: {
+            "a fifth of its rows": _inside(*rows[kind], folds=True),
+            "its GPU": _inside(*apart[kind], folds=False) if kind in apart else [],
+        }
+        for kind in ("gemm", "collective", "exchange", *SERVED_CLASSES)
+    }
+    return {kind: {what: of for what, of in each.items() if of} for kind, each in found.items()}
+
+
+_MANY = 30
+"""Rows from which the coverage of a class is stated."""
+_FOLDS = 5
+
+
+def _sized(rows: pd.DataFrame, bounds: Sequence[float], size: str) -> pd.DataFrame:
+    return rows.assign(size=np.searchsorted(bounds, rows[size].astype(float), side="right"))
+
+
+def _inside(rows: pd.DataFrame, labels: Sequence[str], *, folds: bool) -> list[float]:
+    """Return the share of rows inside intervals without them, rows, classes, and the least and largest share."""
+    if rows.empty:
+        return []
+    counts, shares = [], []
+    for _, some in rows.groupby(_named(rows, labels)):
+        apart = np.random.default_rng(0).permutation(len(some)) % _FOLDS if folds else some["machine"].to_numpy()
+        if len(some) < _MANY or len(set(apart.tolist())) < 2:
+            continue
+        inside = 0
+        for one in sorted(set(apart.tolist())):
+            low, high, *_ = interval(some[apart != one], some[apart != one])
+            inside += int(some["ratio"][apart == one].between(low, high).sum())
+        counts.append(len(some))
+        shares.append(inside / len(some))
+    if not counts:
+        return []
+    mean = float(np.average(shares, weights=counts))
+    return [round(mean, 3), sum(counts), len(counts), round(min(shares), 3), round(max(shares), 3)]
 
 
 def _known(shipped: Sequence[Predicted], held: Sequence[Predicted]) -> list[Predicted]:

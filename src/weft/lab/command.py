@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -21,10 +21,11 @@ from weft.lab import catalog, run
 from weft.lab.bar import judge_demands, predicted_by
 from weft.lab.calibration import Calibrated, Fitted
 from weft.lab.catalog import Target, show_parameter
-from weft.lab.classes import class_errors
+from weft.lab.classes import class_coverage, class_errors
 from weft.lab.error_tables import errors_table
 from weft.lab.page import ValidationReport, write_validation
 from weft.lab.step_classes import step_classes
+from weft.lab.subjects import Predicted
 from weft.lab.tables import Kind
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -66,10 +67,14 @@ def validate(
         done = run.validate(data, gpus=gpus or (), libraries=libraries or (), kinds=_kinds(kinds), progress=progress)
         by = predicted_by(done, progress) if bar else {}
     lines = [line.to_dict() for line in judge_demands(by)] if by else []
-    more = {"bar": lines, "classes": class_errors(by), "steps": step_classes(by)} if by else {}
-    save = json_of(done, **more)
+    save = json_of(done, **({"bar": lines, **_of_left_out(by)} if by else {}))
     report = ValidationReport(done, lines)
     outputs.show(report, save, files={"validation.json": save}, page=partial(write_validation, report))
+
+
+def _of_left_out(by: Mapping[Any, Sequence[Predicted]]) -> dict[str, Any]:
+    """Return what rows that fits left out say of errors to come: intervals, their coverage, and training steps."""
+    return {"classes": class_errors(by), "coverage": class_coverage(by), "steps": step_classes(by)}
 
 
 def _kinds(names: tuple[str, ...] | None) -> list[Kind] | None:

@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import combinations
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from scipy.optimize import minimize
 
 from weft import hardware
 from weft.estimate.step_errors import CHANGES, FAR, REPEATED, MeasuredClass, Spread, located, moved
+from weft.lab.ratios import FEWEST, TAIL, Pairs, by_change, calls, groups, half_width, pairs, upper
 from weft.lab.steps import predict_step, read_run
 from weft.lab.subjects import Predicted, Subject
 from weft.lab.tables import FloatArray
@@ -24,11 +24,8 @@ LAYERS: Mapping[str, Sequence[str]] = {"dense": ("dense",), "mixture": ("mixture
 """The classes of rows by which models without and with experts are judged."""
 _LEAST = 0.01
 """Least standard deviation of any cause."""
-_FEWEST = 8
-"""Pairs from which a change has an interval of its own."""
 _ONE_HOST = "vtrain"
 """The framework whose rows, two of three, are of one GPU and one host, which decides them: a class and nothing else."""
-TAIL = 0.1
 _COLUMNS = ("gpu", "framework", "model", "gpus", "precision", "dispatcher")
 _PLAN = (
     "tp", "pp", "vp", "cp", "ep", "zero_stage", "mbs_seq", "recompute", "overlap_or_schedule", "overlap_ep", "routing",
@@ -94,8 +91,7 @@ def step_classes(by: Mapping[Any, Sequence[Predicted]]) -> dict[str, Any]:
         spread, coverage = fitted_spread(rows, known)
         found["spread"][layers] = {name: _rounded(value) for name, value in spread._asdict().items()}
         found["coverage"][layers] = coverage
-        found["ratio"][layers] = ratios(rows)
-        found["called"][layers] = called(rows)
+        found["ratio"][layers], found["called"][layers] = ratios(rows)
         judged.append(rows)
         found["classes"][layers] = {
             gpu: {
@@ -169,8 +165,8 @@ def fitted_spread(rows: pd.DataFrame, known: Sequence[MeasuredClass]) -> tuple[S
     plain = Spread(framework, gpu, both, within, (-1.28, 1.28), (-1.28, 1.28))
     scores = {name: _scores(rows, plain, name) for name in _LEFT_OUT}
     which = _has_own(rows)
-    own, works = scores["work"][which], _groups(rows, ("gpu", "framework", "model", "count"))[which]
-    named = {name: _groups(rows, (name,)) for name in ("framework", "gpu")}
+    own, works = scores["work"][which], groups(rows, ("gpu", "framework", "model", "count"))[which]
+    named = {name: groups(rows, (name,)) for name in ("framework", "gpu")}
     new = [_ends(scores[name]) for name in named]
     ends = min(low for low, _ in new), max(high for _, high in new)
     known_ends = _ends(own)
@@ -230,21 +226,11 @@ def _ends(scores: FloatArray) -> tuple[float, float]:
     """Return the conformal 10 % and 90 % quantiles of scores."""
     if not len(scores):
         return -_NORMAL_80, _NORMAL_80
-    return -_upper(-scores, TAIL), _upper(scores, TAIL)
-
-
-def _upper(values: FloatArray, tail: float) -> float:
-    """Return the value that the next one exceeds with a probability of at most `tail`, as n + 1 are alike."""
-    ordered, count = np.sort(values), len(values)
-    return float(ordered[min(math.ceil((1 - tail) * (count + 1)), count) - 1])
+    return -upper(-scores, TAIL), upper(scores, TAIL)
 
 
 _NORMAL_80 = 1.28
 """Half an 80 % interval in standard deviations of a normal distribution, without any rows."""
-
-
-def _groups(rows: pd.DataFrame, names: Sequence[str]) -> Any:
-    return rows[[*names]].astype(str).agg("|".join, axis=1).to_numpy()
 
 
 def _coverage(scores: FloatArray, ends: tuple[float, float], groups: Any) -> list[float]:
@@ -260,116 +246,53 @@ def _coverage(scores: FloatArray, ends: tuple[float, float], groups: Any) -> lis
     return [round(float(shipped.mean()), 3), len(inside), round(float(inside.mean()), 3)]
 
 
-def pairs(rows: pd.DataFrame) -> Iterator[tuple[str, int, int]]:
-    """Yield what two rows of the same work differ in, and their positions: one thing of `CHANGES`."""
-    columns = [*_WORK, "software", "notes_era", *_COLUMNS, "plan"]
-    table = rows.assign(notes_era=rows["notes"].str.extract(r"(era \w)", expand=False).fillna(""))
-    keys = {name: table[name].astype(str).to_numpy() for name in columns}
-    for change in CHANGES:
-        ignored = {change, *_WITH.get(change, ())}
-        same = [name for name in columns if name not in ignored]
-        groups = pd.Series(list(zip(*(keys[name] for name in same), strict=True))).groupby(level=0)
-        texts = pd.Series(["|".join(row) for row in zip(*(keys[name] for name in same), strict=True)])
-        del groups
-        for at in texts.groupby(texts).indices.values():
-            for one, two in combinations(at.tolist(), 2):
-                if keys[change][one] != keys[change][two]:
-                    yield change, one, two
-
-
-_WITH: Mapping[str, Sequence[str]] = {
-    "framework": ("software", "notes_era"), "gpu": ("network",), "gpus": ("network",),
+_CHANGED_ALONG: Mapping[str, Sequence[str]] = {
+    "framework": ("software", "era"), "gpu": ("network",), "gpus": ("network",),
     "model": ("layers", "hidden", "seq_len"),
 }  # fmt: skip
 """Columns that differ along with a change."""
-
-
-def ratios(rows: pd.DataFrame) -> dict[str, list[float]]:
-    """Return half the 80 % interval of ln of measured / predicted ratios by change, with pairs and rows.
-
-    Of a pair either may come first, so that the interval is symmetric. A change with few pairs has none.
-    """
-    return {
-        change: [round(_upper(np.abs(off), 2 * TAIL), 3), len(off), len({*first.tolist(), *second.tolist()})]
-        for change, (first, second, off) in _offs(rows).items()
-    }
-
-
-def _offs(rows: pd.DataFrame, fewest: int = _FEWEST) -> dict[str, tuple[Any, Any, FloatArray]]:
-    """Return by change: positions of both rows of each pair, and ln of measured / predicted ratio."""
-    found: dict[str, list[tuple[int, int]]] = {}
-    for change, one, two in pairs(rows):
-        found.setdefault(change, []).append((one, two))
-    residual = rows["residual"].to_numpy()
-    both = {change: np.array(of).T for change, of in found.items() if len(of) >= fewest}
-    return {change: (first, second, residual[first] - residual[second]) for change, (first, second) in both.items()}
-
-
-def called(rows: pd.DataFrame) -> dict[str, list[int]]:
-    """Return by change: pairs, pairs that the ratio interval calls, those of them that are right, pairs inside it.
-
-    The interval of a pair is by pairs that share no model on the same GPU in the same framework with it.
-    """
-    work = _groups(rows, ("gpu", "framework", "model"))
-    return {change: _calls(_predicted_logs(rows), work, of, None) for change, of in _offs(rows).items()}
-
-
 _ALIKE = ("gpu", "gpus", "precision")
 """Changes without other software or another plan, whose errors stand for those of what-ifs, which nobody measured."""
+
+
+def step_pairs(rows: pd.DataFrame, fewest: int = FEWEST) -> dict[str, Pairs]:
+    """Return the pairs of steps of the same work by the one thing of `CHANGES` that they differ in."""
+    table = rows.assign(era=rows["notes"].str.extract(r"(era \w)", expand=False).fillna(""))
+    return by_change(
+        rows["residual"].to_numpy(), pairs(table, CHANGES, (*_WORK, "software", "era"), _CHANGED_ALONG), fewest
+    )
+
+
+def ratios(rows: pd.DataFrame) -> tuple[dict[str, list[float]], dict[str, list[int]]]:
+    """Return by change: half the 80 % interval of ln of the ratio, pairs, rows; and what the interval calls.
+
+    The interval that calls a pair is by pairs that share no model on the same GPU in the same framework with it.
+    """
+    each, work = step_pairs(rows), _work(rows)
+    predicted = rows["predicted"].to_numpy(dtype=np.float64)
+    return (
+        {change: half_width(of) for change, of in each.items()},
+        {change: calls(predicted, work, of) for change, of in each.items()},
+    )
+
+
+def _work(rows: pd.DataFrame) -> Any:
+    return groups(rows, ("gpu", "framework", "model"))
 
 
 def what_ifs(each: Sequence[pd.DataFrame]) -> tuple[list[float], list[int]]:
     """Return the share of what changes that a ratio is off by in 80 % of pairs, pairs and rows; and what it calls.
 
-    The pairs differ in GPU, number of GPUs or precision. What changes is `weft.estimate.step_errors.moved`.
+    The pairs, of either of the given tables, differ in GPU, number of GPUs or precision. What changes is
+    `weft.estimate.step_errors.moved`.
     """
-    rows = pd.concat(each, ignore_index=True)
-    found = [of for some, before in zip(each, _starts(each), strict=True) for of in _alike(some, before)]
+    rows, start, found = pd.concat(each, ignore_index=True), 0, []
+    for some in each:
+        known = step_pairs(some, fewest=1)
+        found += [(a + start, b + start, off) for a, b, off in (known[name] for name in _ALIKE if name in known)]
+        start += len(some)
     first, second, off = (np.concatenate([one[at] for one in found]) for at in range(3))
     parts = rows["parts"].tolist()
     change = np.array([max(moved(parts[a], parts[b]), REPEATED) for a, b in zip(first, second, strict=True)])
-    share = [round(_upper(np.abs(off) / change, 2 * TAIL), 3), len(off), len({*first.tolist(), *second.tolist()})]
-    return share, _calls(
-        _predicted_logs(rows), _groups(rows, ("gpu", "framework", "model")), (first, second, off), change
-    )
-
-
-def _starts(each: Sequence[pd.DataFrame]) -> list[int]:
-    return [sum(len(one) for one in each[:at]) for at in range(len(each))]
-
-
-def _alike(rows: pd.DataFrame, start: int) -> list[tuple[Any, Any, FloatArray]]:
-    """Return the pairs of what-ifs of some rows, whose positions begin at `start`."""
-    found = _offs(rows, fewest=1)
-    return [
-        (first + start, second + start, off) for name in _ALIKE if name in found for first, second, off in [found[name]]
-    ]
-
-
-def _predicted_logs(rows: pd.DataFrame) -> FloatArray:
-    logs: FloatArray = np.log(rows["predicted"].to_numpy(dtype=np.float64))
-    return logs
-
-
-def _calls(
-    predicted: FloatArray, work: Any, pairs: tuple[Any, Any, FloatArray], change: FloatArray | None
-) -> list[int]:
-    """Return pairs, those that an interval calls, those of them that are right, and those inside it.
-
-    The half width is that of pairs of other work; of `change`, where that is given, the same share.
-    """
-    first, second, off = pairs
-    scale = np.ones(len(off)) if change is None else change
-    said, counts, mine = predicted[first] - predicted[second], [0, 0, 0], (work[first], work[second])
-    widths: dict[tuple[str, str], float] = {}
-    for at, key in enumerate(zip(*mine, strict=True)):
-        if key not in widths:
-            apart = ~(np.isin(mine[0], key) | np.isin(mine[1], key))
-            some = apart if apart.any() else np.ones(len(off), np.bool_)
-            widths[key] = _upper((np.abs(off) / scale)[some], 2 * TAIL)
-        width = widths[key] * scale[at]
-        is_called = abs(said[at]) > width
-        counts[0] += int(is_called)
-        counts[1] += int(is_called and said[at] * (said[at] + off[at]) > 0)
-        counts[2] += int(abs(off[at]) <= width)
-    return [len(off), *counts]
+    of = first, second, off
+    return half_width(of, change), calls(rows["predicted"].to_numpy(dtype=np.float64), _work(rows), of, change)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +17,8 @@ from weft.core.errors import InputError, show_value
 from weft.core.fields import Options, check_fields, declare
 from weft.core.units import Dimension, parse
 from weft.estimate.errors import Error, load_error
+from weft.estimate.load_ratios import ServedLoad, load_ratio_error
+from weft.estimate.step_errors import moved
 from weft.models.formats import BF16, ServedFormat
 
 if TYPE_CHECKING:
@@ -246,6 +248,10 @@ def steady_window(served: Sequence[ServedRequest], clients: int = 0) -> Window:
     return Window(start, last, long) if len(some) >= _FEW and long >= 1 else whole
 
 
+_APART = ("dtype", "weights", "kv_dtype", "framework", "library")
+"""Fields of plans that loads are compared by apart from the others."""
+
+
 @dataclass(frozen=True, repr=False)
 class Serving(Answer):
     """A load served by the replicas of a model under a plan.
@@ -257,7 +263,7 @@ class Serving(Answer):
     Rates, latencies and means are those of the `window`, the steady part of the load, which `clients` ask for (0:
     requests arrive); under overload the rates are the capacity, and no latency is stated. Latencies of a
     `finite` load, a trace, are those of all its requests. `pools` are the capacities of
-    disaggregated workers alone.
+    disaggregated workers alone. `lengths` are those of prompts and answers as asked for.
     `needs` says which hardware methods of overlap take that GPUs on sale, or the system, lack. `format` is that of
     products and weights; `engine` says which version of the framework has these rules and host times.
     """
@@ -287,6 +293,7 @@ class Serving(Answer):
     clients: int = 0
     finite: bool = False
     pools: Pools | None = None
+    lengths: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return rates, latencies [s], KV cache and bottleneck as plain data."""
@@ -474,6 +481,33 @@ class Serving(Answer):
     def error(self) -> Error | None:
         """The 80 % interval of its class of served loads; None where no row is public."""
         return load_error(self.framework, bool(self.model.experts), self.system.gpu)
+
+    def ratio_error(self, other: Serving) -> Error | None:
+        """Return the 80 % interval of the ratio of the times of two loads of clients, relative to the predicted.
+
+        None where requests arrive at a rate of their own, as their queue grows by more than errors of iterations, and
+        where no load was measured.
+        """
+        if self.offered or other.offered:
+            return None
+        return load_ratio_error(self.compared, other.compared, moved(self.iteration_parts, other.iteration_parts))
+
+    @property
+    def compared(self) -> ServedLoad:
+        """What decides how much the error of this load has in common with that of another."""
+        gpu, node = self.system.gpu, self.system.node
+        plan = tuple(getattr(self.plan, one.name) for one in fields(self.plan) if one.name not in _APART)
+        return ServedLoad(
+            gpu=f"{gpu.name}, {node.name if node else ''}",
+            framework=self.framework,
+            model=self.model.name,
+            precision=self.format,
+            plan=(self.system.gpus, *map(str, plan)),
+            clients=self.clients,
+            lengths=self.lengths,
+            machine=(gpu, node, self.system.library),
+            vendor=gpu.vendor,
+        )
 
     @property
     def tpot_interval(self) -> tuple[float, float] | None:

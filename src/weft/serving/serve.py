@@ -101,6 +101,10 @@ def serve(
     return asked.answer(progress, resumes=True)
 
 
+_DECIDE_LENGTHS = ("trace", "input_len", "output_len", "shared_prefix")
+"""Fields of a load that decide the lengths of its prompts and answers."""
+
+
 @dataclass(frozen=True)
 class Ready:
     """A checked load and the replicas that will serve it; the load was `drawn` without the shared prefix."""
@@ -189,6 +193,7 @@ class Ready:
             clients=asked.clients,
             finite=asked.finite,
             pools=server.pools(answered, iterations, capacity) if server.readers else None,
+            lengths="/".join(str(getattr(self.load, name)) for name in _DECIDE_LENGTHS),
         )
 
     def _checkpoint(self) -> Checkpoint | None:
