@@ -286,3 +286,16 @@ def test_unknown_names_are_left_to_the_root_command_to_say():
         run("op", "sofmax")
     with pytest.raises(UnknownNameError):
         run("collective", "all_reduc:1MiB", "--ranks", 8, "--system", "dgx-h100")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ((), "with the protocol and algorithm that the library would choose."),
+        (("--algorithm", "ring-ll128"), "with the algorithm that was asked for, ring-ll128."),
+        (("--library", "vllm-custom"), "with vllm-custom's own kernels."),
+    ],
+)
+def test_a_collective_says_who_chose_its_algorithm(asked, said):
+    out = run("collective", "all_reduce:64KiB", "--ranks", 8, "--system", "dgx-h100", *asked)
+    assert f"Predicted in closed form, {said}" in out

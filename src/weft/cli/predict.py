@@ -214,7 +214,13 @@ def collective(
         system = weft.system(name).replace(changes)
         system = system if nodes is None else system.with_gpus(ranks, nodes)
         done.append(_collectives(*what, ranks, system, name, harness))
-    outputs.show(predictions.CollectiveReport(predictions.Predictions(done)))
+    asked = {
+        "copies by DMA engines": dma,
+        f"{custom}'s own kernels": custom,
+        f"the algorithm that was asked for, {algorithm}": algorithm,
+    }
+    stated = [words for words, given in asked.items() if given]
+    outputs.show(predictions.CollectiveReport(predictions.Predictions(done), *stated))
 
 
 def _collectives(

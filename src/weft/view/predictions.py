@@ -233,10 +233,16 @@ class OperatorReport(PredictionReport):
 
 
 class CollectiveReport(PredictionReport):
-    """Closed-form times of a collective over sizes."""
+    """Closed-form times of a collective over sizes, `by` what moves its data, in words."""
 
     explained = "collective-model"
     columns = (text("system"), text("size"), text("by"))
+
+    def __init__(
+        self, answer: Predictions, by: str = "the protocol and algorithm that the library would choose"
+    ) -> None:
+        super().__init__(answer)
+        self.by = by
 
     def title(self) -> str:
         """Return the collective and its ranks."""
@@ -266,7 +272,7 @@ class CollectiveReport(PredictionReport):
             f"It reaches at most {most['busbw_gbs']:.4g} GB/s of bus bandwidth, on {where} at "
             f"{format_bytes(most['bytes'], 4)}, where {most['bound']} takes most of the time."
         )
-        how = "Predicted in closed form, with the protocol and algorithm that the library would choose."
+        how = f"Predicted in closed form, with {self.by}."
         return [*super().sentences(), *([reached] if len(cases) > 1 else []), how]
 
     def figures(self) -> Sequence[Figure]:
