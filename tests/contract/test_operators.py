@@ -31,6 +31,8 @@ def example(kind: type[Op], size: int = 1024, batched: str | None = None) -> Op:
             given["name"] = NAMES[kind.kind]
         elif field.name == "cell":
             given["cell"] = "lstm"
+        elif field.name == "rule":
+            given["rule"] = "mamba2"
         elif field.name == "ranks":
             given["ranks"] = 8
         elif field.name == "written":

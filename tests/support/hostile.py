@@ -806,6 +806,7 @@ OBJECTS = [
     weft.Opaque("x", 8, 8),
     KINDS["pooling"](1, 1),
     KINDS["recurrent"]("gru", 8, 8, 8),
+    KINDS["scan"]("mamba2", 8, 8, 8, 8, 8),
     weft.Streaming("gelu", 8),
     _TENSOR,
     View("x", (8,)),

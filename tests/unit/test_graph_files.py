@@ -60,7 +60,7 @@ def test_every_kind_of_operator_survives(tmp_path):
         KINDS["recurrent"]("gru", 8, 2, 4, inputs=4, computes="data"),
         *(KINDS[kind](*sizes) for kind, sizes in {
             "grouped_gemm": (2, 8, 8, 8), "convolution": (1, 2, 2), "gemv": (8, 8, 16), "pooling": (1, 2),
-            "ctc": (2, 9, 3, 5), "send": (8,), "copy": (8,),
+            "ctc": (2, 9, 3, 5), "send": (8,), "copy": (8,), "scan": ("gated_delta", 2, 8, 4, 8, 8, 2, 8),
         }.items()),
     ]  # fmt: skip
     assert {op.kind for op in ops} == set(KINDS)

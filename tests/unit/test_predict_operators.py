@@ -18,6 +18,7 @@ SIZES = {
     "parameters": 10**8,
     "tokens": 16384,
     "hidden": 4096,
+    "channels": 4096,
     "batch": 8,
     "heads": 32,
     "query": 2048,

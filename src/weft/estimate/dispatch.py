@@ -32,6 +32,7 @@ from weft.graph import (
     Op,
     Pooling,
     Recurrent,
+    Scan,
     Send,
     Streaming,
     TokenExchange,
@@ -60,6 +61,10 @@ def _form(op: Op) -> Callable[[Any, Target], Estimate]:
         from weft.estimate.recurrent import recurrent
 
         return recurrent
+    if isinstance(op, Scan):
+        from weft.estimate.scan import scan
+
+        return scan
     if isinstance(op, TokenExchange):
         from weft.estimate.exchange import of_operator
 

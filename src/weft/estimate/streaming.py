@@ -323,6 +323,7 @@ _SPECIAL: Mapping[str, Callable[[Streaming, Gpu], tuple[SweepKernel, ...]]] = {
     "batchnorm_gradient": _over_channels,
     "rmsnorm": _normalise_kernels(3, 1),
     "add_rmsnorm": _normalise_kernels(3, 1),
+    "gated_rmsnorm": _normalise_kernels(3, 1),
     "layernorm_backward": _normalised_backward(2),
     "rmsnorm_backward": _normalised_backward(1),
     "adam": _optimizer,

@@ -43,6 +43,7 @@ from weft.graph.op import DTYPE_BYTES, Op, Opaque, Tensor
 from weft.graph.operators import OPERATORS, operator
 from weft.graph.recurrent import Ctc, Recurrent
 from weft.graph.routing import Routing
+from weft.graph.scan import Scan
 from weft.graph.streaming import STREAMING, Call, Streaming
 
 __all__ = [
@@ -84,6 +85,7 @@ __all__ = [
     "Recurrent",
     "RemoteLoads",
     "Routing",
+    "Scan",
     "Send",
     "Storages",
     "Streaming",

@@ -22,10 +22,11 @@ from weft.graph.named import Constant, Joined, View
 from weft.graph.op import Op, Opaque, Tensor
 from weft.graph.recurrent import Ctc, Recurrent
 from weft.graph.routing import Routing
+from weft.graph.scan import Scan
 from weft.graph.streaming import Call, Streaming
 
 FORMAT, VERSION = "weft-graph", 2
-_COMPUTE = (Gemm, GroupedGemm, Gemv, Convolution, Pooling, Recurrent, Ctc, Attention, Streaming)
+_COMPUTE = (Gemm, GroupedGemm, Gemv, Convolution, Pooling, Recurrent, Ctc, Attention, Scan, Streaming)
 _OTHERS = (Collective, Send, Copy, Opaque, Call)
 KINDS: Mapping[str, type[Op]] = {each.kind: each for each in (*_COMPUTE, *_OTHERS)}
 """Every kind of operator by the name that files and tables use."""

@@ -23,6 +23,7 @@ _EXAMPLES = {
     "keys": 2048,
     "head": 128,
     "experts": 64,
+    "channels": 8192,
 }
 _ATTENTION = {
     "batch": "sequences",

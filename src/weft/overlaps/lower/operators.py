@@ -20,6 +20,7 @@ from weft.engine import layout as y
 from weft.engine.program import Buffer, ChunkLoad, ChunkStore, Kernel, Phase, PlacedKernel, Plan
 from weft.engine.program.plan import CACHED_STORE, Work
 from weft.estimate import kernel as closed
+from weft.estimate.scan import scan_kernels
 from weft.estimate.streaming import GEMV_ROWS, THREADS, kernels_of
 from weft.estimate.target import BenchmarkProtocol, target
 from weft.graph import (
@@ -33,6 +34,7 @@ from weft.graph import (
     Op,
     Pooling,
     Recurrent,
+    Scan,
     Streaming,
     Tensor,
     tensor_bytes,
@@ -45,7 +47,7 @@ from weft.kernels.gemm import operand_sizes, running_clock
 from weft.overlaps.lower.fit import MOST_TILES, check_tile, tiling_for
 from weft.overlaps.lower.independent import in_order
 
-KINDS = (Gemm, Gemv, Convolution, Pooling, Recurrent, Attention, Call, Streaming)
+KINDS = (Gemm, Gemv, Convolution, Pooling, Recurrent, Attention, Scan, Call, Streaming)
 """The kinds of operators that the engine has kernels for, besides collectives."""
 _MOST_APART = 8
 """Most tensors that a kernel reads or writes each at its own place; longer lists, such as an optimizer's, count as one
@@ -127,12 +129,9 @@ class _PlanBuilder:
         elif isinstance(node.op, Attention):
             kernels = self._attention(node, node.op, named, made)
         elif not products:
-            kernels = [
-                self._sweeps(node, kernel, number, named, made)
-                for number, kernel in enumerate(
-                    kernels_of(node.op, target(self.gpu, self.options, BenchmarkProtocol()))
-                )
-            ]
+            machine = target(self.gpu, self.options, BenchmarkProtocol())
+            swept = scan_kernels(node.op, machine) if isinstance(node.op, Scan) else kernels_of(node.op, machine)
+            kernels = [self._sweeps(node, kernel, number, named, made) for number, kernel in enumerate(swept)]
         self.kernels[node.id] = kernels
 
     def _product(self, node: Node, gemm: Gemm, named: Sequence[str], written: str, suffix: str) -> list[Kernel]:
@@ -400,7 +399,7 @@ def _check_kinds(graph: Graph) -> None:
         if not isinstance(node.op, KINDS):
             raise InputError(
                 f"the engine has no kernel for '{node.id}' ({node.op.kind}); it runs GEMMs, convolutions, recurrent "
-                "layers, attention, streaming operators and captured calls: ask weft.estimate for a closed form"
+                "layers, scans, attention, streaming operators and captured calls: ask weft.estimate for a closed form"
             )
         if isinstance(node.op, Attention) and not node.op.fused:
             raise InputError(
