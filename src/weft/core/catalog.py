@@ -399,7 +399,9 @@ class Sourced(Whole):
         value, rule = self.value(path), self.rules()[path]
         if rule is not None:
             return rule.format(value)
-        return "; ".join(" ".join(map(str, row)) for row in value) if isinstance(value, tuple) else str(value)
+        if not isinstance(value, tuple):
+            return str(value)
+        return "; ".join(" ".join(map(str, row)) if isinstance(row, tuple) else str(row) for row in value)
 
     @property
     def changes(self) -> tuple[str, ...]:

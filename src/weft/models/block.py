@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from weft.core.errors import InputError, check_name
 from weft.core.fields import check_fields
-from weft.graph import Attention, Gemm, GroupedGemm, Op, Streaming
+from weft.graph import Attention, Gemm, GroupedGemm, Op, Scan, Streaming
 from weft.graph.op import Role, check_dtype
 
 if TYPE_CHECKING:
@@ -156,21 +156,34 @@ def sources(pieces: Sequence[LayerOp]) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class LayerKind:
-    """A kind of layer: with a mixture of experts (MoE), with windowed attention, causal, with cross attention."""
+    """A kind of layer by its two sub-layers, the mixer of tokens and the feed-forward network, one of which may lack.
+
+    The mixer `attends`, within a `window` or to all tokens before, as an encoder or with `cross` attention; or it is
+    the model's `linear` one. The network is an MLP or a `mixture` of experts (MoE).
+    """
 
     mixture: bool = False
     window: bool = False
     cross: bool = False
     encodes: bool = False
+    linear: bool = False
+    attends: bool = True
+    feeds: bool = True
 
 
 LAYERS: Mapping[str, LayerKind] = {
     "dense": LayerKind(),
     "dense-window": LayerKind(window=True),
+    "dense-linear": LayerKind(linear=True, attends=False),
     "moe": LayerKind(mixture=True),
     "moe-window": LayerKind(mixture=True, window=True),
+    "moe-linear": LayerKind(mixture=True, linear=True, attends=False),
     "encoder": LayerKind(encodes=True),
     "decoder": LayerKind(cross=True),
+    "attention": LayerKind(feeds=False),
+    "linear": LayerKind(linear=True, attends=False, feeds=False),
+    "mlp": LayerKind(attends=False),
+    "experts": LayerKind(mixture=True, attends=False),
 }
 """The kinds of layers by name."""
 
@@ -191,6 +204,9 @@ def layer(model: Transformer, kind: str, tokens: Tokens, style: FusionStyle, dty
 _ATTENTION_NORM, _MLP_NORM = "norm1", "norm2"
 _QUERY = Role.QUERY_DOWN, Role.QUERY_NORM, Role.QUERY_UP
 _KV = Role.KV_DOWN, Role.KV_NORM, Role.KV_UP
+_SUMS: tuple[Cut, Cut] = ("columns", "rows")
+_BY_HEADS: Cut = "heads"
+_BY_WIDTH: Cut = "width"
 _NORM_ROLES = {_ATTENTION_NORM: Role.ATTENTION_NORM, _MLP_NORM: Role.MLP_NORM}
 
 
@@ -208,10 +224,11 @@ class _Layer:
         if self.model.parallel:
             yield from self.parallel()
             return
-        bodies = {"1": self.attention}
+        bodies = {"1": self.linear} if self.kind.linear else {"1": self.attention} if self.kind.attends else {}
         if self.kind.cross:
             bodies["_cross"] = self.cross_attention
-        bodies["2"] = self.mixture if self.kind.mixture else self.mlp
+        if self.kind.feeds:
+            bodies["2"] = self.mixture if self.kind.mixture else self.mlp
         entry, last = INPUT, "norm" if self.model.norms == "after" else "residual"
         for suffix, body in bodies.items():
             before = entry if self.model.norms == "after" else f"norm{suffix}"
@@ -277,13 +294,16 @@ class _Layer:
             yield from self.apart(entry)
             projected = "query", "key", "value"
         else:
-            wide = query_key_value(model)
+            wide = query_key_value(model) + model.gate_columns
             owned = wide * (model.hidden + self.bias("qkv"))
             alike = model.key_heads == model.attention_heads
             unit = wide // model.attention_heads if alike else 1
             gemm = self.gemm(wide, model.hidden)
             yield LayerOp("qkv", gemm, "attention", "columns", owned, unit=unit, reads=(entry,), role=Role.QKV)
         yield from self.heads(projected)
+        if model.attention_gate:
+            gated = Streaming("sigmoid_gate", self.tokens.count * model.inner, 1, self.dtype)
+            yield LayerOp("attention_gate", gated, "attention", "width", reads=(PREVIOUS, projected[0]))
         owned = model.hidden * (model.inner + self.bias())
         unit = model.inner // model.attention_heads
         gemm = self.gemm(model.hidden, model.inner)
@@ -293,7 +313,7 @@ class _Layer:
         """Projections of queries, keys and values as GEMMs of their own, whose gradients are added up."""
         model, bias = self.model, self.bias("qkv")
         keys, values = model.key_heads * model.head_size, model.key_heads * model.value_size
-        queries = model.attention_heads * model.head_size
+        queries = model.attention_heads * model.head_size + model.gate_columns
         for role, wide in ((Role.QUERY, queries), (Role.KEY, keys), (Role.VALUE, values)):
             owned = wide * (model.hidden + bias)
             gemm, forks = self.gemm(wide, model.hidden), role is not Role.QUERY
@@ -308,6 +328,12 @@ class _Layer:
         else:
             owned = wide * model.hidden
             yield LayerOp("q", self.gemm(wide, model.hidden), "attention", "columns", owned, reads=(entry,))
+        if model.index_heads:  # DeepSeek-V3.2-Exp, inference/model.py: its queries, its key, and weights of its heads
+            wide, keys = model.index_heads * model.index_head, model.index_head + model.index_heads
+            up, down = wide * model.query_rank, keys * model.hidden
+            queries = self.gemm(wide, model.query_rank)
+            yield LayerOp("index_query", queries, "attention", "tokens", up, reads=("q_norm",))
+            yield LayerOp("index_key", self.gemm(keys, model.hidden), "attention", "tokens", down, True, reads=(entry,))
         plain = model.head_size - model.rotary_head + model.value_size
         down = model.kv_rank + model.rotary_head
         yield from self.compress("kv", down, model.kv_rank, model.attention_heads * plain, entry, _KV)
@@ -378,6 +404,34 @@ class _Layer:
             *sizes, shared, causal, self.dtype, flash, dropped, value=value, generation=generation, eager=eager,
             wide=self.style.wide and not flash,
         )  # fmt: skip
+
+    def linear(self, entry: str) -> Iterator[LayerOp]:
+        """Yield a layer with a state of constant size on the output of `entry`.
+
+        One GEMM for what the scan and its gates read, a short causal convolution of it, the scan, a norm with a gate,
+        and the projection back. Source: transformers' modelling code of the families, and the papers `Scan` names.
+        """
+        model, count, tokens, of = self.model, self.tokens.count, self.tokens, self.model.mixer
+        first, owned = self.gemm(of.projected, model.hidden), of.projected * model.hidden
+        yield LayerOp("linear_in", first, "attention", "columns", owned, reads=(entry,), role=Role.LINEAR_IN)
+        if of.conv:
+            convolved = Streaming("causal_conv1d", count, of.channels, self.dtype)
+            yield LayerOp("linear_conv", convolved, "attention", "width", of.conv_parameters, reads=("linear_in",))
+        for small in of.low_rank:
+            gemm, cut = self.gemm(small.columns, small.rows), _SUMS[small.sums]
+            yield LayerOp(small.name, gemm, "attention", cut, small.parameters, reads=(small.reads,))
+        chunk = 0 if tokens.sequence == 1 else of.chunk
+        scan = Scan(of.rule, tokens.batch, tokens.queries, of.heads, of.head, of.state, of.groups, chunk, self.dtype)
+        yield LayerOp("scan", scan, "attention", "heads", of.scan_parameters, reads=of.reads, role=Role.LINEAR_CORE)
+        gate = "gate_up" if of.rule == "kimi_delta" else "linear_in"
+        if of.normed:
+            op, by = Streaming("gated_rmsnorm", count * of.inner // of.normed, of.normed, self.dtype), _BY_HEADS
+            by = by if of.normed < of.inner else _BY_WIDTH
+        else:
+            op, by = Streaming("swiglu", count * of.inner, 1, self.dtype), _BY_WIDTH
+        yield LayerOp("linear_norm", op, "attention", by, of.norm_parameters, reads=("scan", gate))
+        back, owned = self.gemm(model.hidden, of.inner), model.hidden * of.inner
+        yield LayerOp("linear_out", back, "attention", "rows", owned, role=Role.LINEAR_OUT)
 
     def cross_attention(self, entry: str) -> Iterator[LayerOp]:
         """Attention of the output of `entry` to that of the encoder, which is part of the layer's input."""
@@ -465,7 +519,7 @@ class _Layer:
         name, fused = self.model.activation, self.style.fused and self.model.biases == "all"
         if self.model.is_gated:
             return Streaming("swiglu", elements, 1, self.dtype)  # GeGLU moves the same bytes
-        if name == "relu":
+        if name in ("relu", "relu2"):
             return Streaming("elementwise", elements, 1, self.dtype)
         return Streaming("bias_gelu" if fused else "gelu", elements, 1, self.dtype)
 

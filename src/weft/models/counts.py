@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from weft.core.errors import check_name, check_whole
-from weft.graph import Attention, Gemm, GroupedGemm
+from weft.graph import Attention, Gemm, GroupedGemm, Scan
 from weft.models.block import FusionStyle, LayerOp, Tokens, embedding, head, layer
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ Recomputed = Literal["none", "selective", "operators", "full"]
 def forward_flops(
     model: Transformer, sequence: int, convention: str = "causal", source: int = 0, names: Collection[str] | None = None
 ) -> Mapping[str, float]:
-    """Floating-point operations of GEMMs in the forward pass of one sequence: of layers, their attention, and the head.
+    """Floating-point operations of GEMMs in the forward pass of one sequence: of layers, their mixers, and the head.
 
     A multiply-add counts as two; `source` are the tokens of an encoder. Only operators with these `names` are counted
     (None: all). Raises UnknownNameError for an unknown convention.
@@ -112,6 +112,8 @@ def forward_flops(
             flops[part] += times * piece.op.flops
         elif isinstance(piece.op, Attention):
             flops["attention"] += times * _scores(piece.op, counted.full)
+        elif isinstance(piece.op, Scan):
+            flops["attention"] += times * piece.op.flops
     if counted.embedding:
         flops["head"] += 2.0 * sequence * model.vocabulary * model.hidden
     return flops

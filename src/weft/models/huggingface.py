@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from weft.core.catalog import Provenance
 from weft.core.errors import ConfigError, UnknownNameError, is_whole, join_or, show_value
 from weft.core.files import read_json
+from weft.models.block import LAYERS
 from weft.models.transformer import Transformer
 
 Config = Mapping[str, Any]
@@ -24,7 +26,8 @@ class Family:
     `needed` and `optional` map dimensions to keys, or to several that mean the same; `fixed` are what all models of the
     family have in common. `tied` says whether embedding and head share weights if a file does not say it. `derive`
     returns what follows from several keys. `defaults` are those of the family's code for keys that a file leaves out,
-    and `simplified` says what of the family is modelled as something simpler.
+    and `simplified` says what of the family is modelled as something simpler. `layer_types` are words for layers that
+    this family has beyond full attention and windows.
     """
 
     needed: Mapping[str, tuple[str, ...]]
@@ -34,6 +37,7 @@ class Family:
     derive: Callable[[Config], Values] = lambda config: {}
     defaults: Mapping[str, Any] = field(default_factory=dict)
     simplified: str = ""
+    layer_types: tuple[str, ...] = ()
 
 
 def _keys(**names: str) -> dict[str, tuple[str, ...]]:
@@ -108,15 +112,22 @@ def _windows(config: Config) -> Values:
         return {"window": window, "full_every": first}
     every = slides[1] - slides[0] if len(slides) > 1 else len(types)
     if slides != list(range(0, len(types), every)):
-        raise ConfigError(
-            "windows in some layers only are modelled if they come at equal distances", None, "layer_types"
-        )
+        experts = any(name in config for name in ("num_experts", "num_local_experts", "n_routed_experts"))
+        if experts:
+            rule = "windows in some layers only are modelled with experts if they come at equal distances"
+            raise ConfigError(rule, None, "layer_types")
+        return {"window": window, "pattern": _pattern([_MIXERS[name] for name in types], ["dense"] * len(types))}
     return {"window": window, "window_every": every}
 
 
 _LONGEST = 1_000_000
-"""Longest context that a model may state here [tokens]; Llama 4 Scout's configuration says ten million."""
+"""Longest context of a model here [tokens]: longer ones that configurations state are cut (Llama 4: ten million)."""
 _WINDOWED = ("sliding_attention", "chunked_attention")
+
+
+def _cohere2(config: Config) -> Values:
+    """Return sliding windows except in every fourth layer (`sliding_window_pattern`), unless `layer_types` says so."""
+    return _gated_values(config) | _mostly_windows({"sliding_window_pattern": 4, **config})
 
 
 def _mostly_windows(config: Config) -> Values:
@@ -141,13 +152,43 @@ def _llama4(config: Config) -> Values:
         "moe_layers": () if every == 1 else tuple(layers),
         "qk_norm": bool(config.get("use_qk_norm")),
         "shared_experts": 1,
-        "sequence_length": min(config["max_position_embeddings"], _LONGEST),
     }  # fmt: skip
 
 
 def _glm4_moe(config: Config) -> Values:
     return _deepseek(config) | {
         "qk_norm": bool(config.get("use_qk_norm")), "biases": "qkv" if config.get("attention_bias") else "none"
+    }  # fmt: skip
+
+
+def _hunyuan_moe(config: Config) -> Values:
+    """Return experts in all layers; counts that a file lists for each layer must be equal."""
+    shared = _alike(config, "num_shared_expert") if config.get("use_mixed_mlp_moe", True) else 0
+    wide = _alike(config, "moe_intermediate_size") or config["intermediate_size"]
+    return _llama(config) | {
+        "experts_per_token": _alike(config, "moe_topk"), "shared_experts": shared, "expert_ffn": wide,
+        "qk_norm": bool(config.get("use_qk_norm", True)),
+    }  # fmt: skip
+
+
+def _alike(config: Config, key: str) -> int:
+    """Return a number that a file gives once or for each layer; 0 if it does not."""
+    value = config.get(key)
+    listed = value if isinstance(value, list) else [value or 0]
+    if len(set(listed)) > 1:
+        raise ConfigError("layers with different numbers are not modelled; give one number", None, key)
+    return int(listed[0])
+
+
+def _ernie_moe(config: Config) -> Values:
+    """Return experts in every n-th layer from the first to the last that the configuration names."""
+    layers = config["num_hidden_layers"]
+    first, every = config.get("moe_layer_start_index") or 0, config.get("moe_layer_interval") or 1
+    last = config.get("moe_layer_end_index")
+    end = layers if last is None or last < 0 else last + 1
+    routed = tuple(at for at in range(first, end) if (at + 1) % every == 0)
+    return _gated_values(config) | {
+        "moe_layers": () if len(routed) == layers else routed, "biases": "all" if config.get("use_bias") else "none"
     }  # fmt: skip
 
 
@@ -175,10 +216,7 @@ def _qwen_moe(config: Config) -> Values:
             raise ConfigError("it names every layer that has experts; leave experts out", None, "mlp_only_layers")
         routed = {"moe_layers": listed, "moe_every": 1}
     wide, shared = config.get("moe_intermediate_size", 1), config.get("shared_expert_intermediate_size", 0)
-    if shared % wide:
-        rule = f"{shared} is no multiple of moe_intermediate_size, {wide}; shared experts are modelled as whole ones"
-        raise ConfigError(rule, None, "shared_expert_intermediate_size")
-    return _qwen(config) | {"shared_experts": shared // wide} | routed
+    return _qwen(config) | {"shared_experts": _whole_experts(shared, wide, "shared_expert_intermediate_size")} | routed
 
 
 def _deepseek(config: Config) -> Values:
@@ -250,6 +288,184 @@ def _t5(config: Config) -> Values:
     }
 
 
+def _pattern(mixers: Sequence[str], networks: Sequence[str]) -> tuple[str, ...]:
+    """Return the kinds of layers from the mixer of each ("", "window", "linear") and its network ("dense", "moe").
+
+    The shortest beginning that repeats stands for all.
+    """
+    pairs = zip(networks, mixers, strict=True)
+    kinds = tuple(f"{network}-{mixer}" if mixer else network for network, mixer in pairs)
+    return next(kinds[:size] for size in range(1, len(kinds) + 1) if kinds == _repeat(kinds[:size], len(kinds)))
+
+
+def _repeat(unit: tuple[str, ...], count: int) -> tuple[str, ...]:
+    return (unit * -(-count // len(unit)))[:count]
+
+
+_MIXERS = {
+    "full_attention": "", "attention": "", "linear_attention": "linear", "mamba": "linear",
+    "sliding_attention": "window", "chunked_attention": "window",
+}  # fmt: skip
+"""What mixes tokens in a layer, by the words of `layer_types`."""
+_HYBRID = ("linear_attention", "mamba", "attention")
+
+
+def _routed(config: Config) -> Sequence[str]:
+    """Return the network of each layer of a Qwen model: experts, but in layers that the configuration leaves plain."""
+    plain, every = config.get("mlp_only_layers") or (), config.get("decoder_sparse_step") or 1
+    layers = range(config["num_hidden_layers"])
+    return ["dense" if at in plain or (at + 1) % every else "moe" for at in layers]
+
+
+def _delta(config: Config) -> Values:
+    """Return gated DeltaNet in all layers but every fourth (`full_attention_interval`), or as `layer_types` lists."""
+    every, layers = config.get("full_attention_interval") or 4, range(config["num_hidden_layers"])
+    stated = config.get("layer_types")
+    mixers = [_MIXERS[name] for name in stated] if stated else ["linear" if (at + 1) % every else "" for at in layers]
+    experts = _qwen_moe({**config, "mlp_only_layers": []}) if config.get("num_experts") else _gated_values(config)
+    networks = _routed(config) if config.get("num_experts") else ["dense"] * len(layers)
+    return experts | {"pattern": _pattern(mixers, networks)}
+
+
+def _kimi_linear(config: Config) -> Values:
+    """Return Kimi delta attention, and latent attention in the layers that the configuration numbers from 1."""
+    own, layers = config.get("linear_attn_config") or {}, range(config["num_hidden_layers"])
+    full = own.get("full_attn_layers")
+    if full is not None:
+        mixers = ["" if at + 1 in full else "linear" for at in layers]
+    else:
+        mixers = [_MIXERS[name] for name in config["layer_types"]]
+    dense, sparse = config.get("first_k_dense_replace") or 0, config.get("mlp_layer_types")
+    networks = ["dense" if at < dense else "moe" for at in layers]
+    if sparse:
+        networks = ["moe" if name == "sparse" else "dense" for name in sparse]
+    heads = own.get("num_heads") or config.get("linear_num_heads")
+    head = own.get("head_dim") or config.get("linear_head_dim")
+    conv = own.get("short_conv_kernel_size") or config.get("linear_conv_kernel_dim")
+    return _gated_values(config) | {
+        "pattern": _pattern(mixers, networks), "linear_heads": heads, "linear_head": head, "linear_state": head,
+        "linear_rank": head, "linear_conv": conv,
+    }  # fmt: skip
+
+
+_BLOCKS = {
+    "M": "linear", "-": "mlp", "*": "attention", "E": "experts", "mamba": "linear", "linear_attention": "linear",
+    "mlp": "mlp", "attention": "attention", "full_attention": "attention", "moe": "experts",
+}  # fmt: skip
+"""The one sub-layer of a Nemotron-H layer, by its letter in `hybrid_override_pattern` or its word."""
+
+
+def _nemotron_h(config: Config) -> Values:
+    stated = config.get("layers_block_type") or config.get("hybrid_override_pattern")
+    key = "layers_block_type" if config.get("layers_block_type") else "hybrid_override_pattern"
+    if not stated:
+        raise ConfigError("'hybrid_override_pattern' is missing; a nemotron_h model needs it")
+    unknown = [letter for letter in stated if letter not in _BLOCKS]
+    if unknown:
+        raise ConfigError(f"{show_value(unknown[0])} is no layer; known: {', '.join(_BLOCKS)}", None, key)
+    kinds = tuple(_BLOCKS[letter] for letter in stated)
+    layers = config.get("num_hidden_layers", len(kinds))
+    if layers != len(kinds):
+        raise ConfigError(f"it has {len(kinds)} layers, and num_hidden_layers is {layers}", None, key)
+    if config.get("moe_latent_size"):
+        raise ConfigError(
+            f"experts of tokens that are projected to {config['moe_latent_size']} elements are not modelled: they "
+            "would count with hidden_size", None, "moe_latent_size"
+        )  # fmt: skip
+    if config.get("use_bias"):
+        raise ConfigError("biases of state-space layers are not modelled", None, "use_bias")
+    name = config.get("mlp_hidden_act", "relu2")
+    found: Values = {
+        "pattern": kinds, "layers": len(kinds), "head": config.get("attention_head_dim") or config.get("head_dim"),
+        "activation": _check_known("mlp_hidden_act", name, {"relu2": "relu2", "relu": "relu"}),
+    }  # fmt: skip
+    if "experts" in kinds:
+        wide, shared = config["moe_intermediate_size"], config.get("moe_shared_expert_intermediate_size") or 0
+        found |= {
+            "experts": config["n_routed_experts"], "experts_per_token": config["num_experts_per_tok"],
+            "expert_ffn": wide, "shared_experts": _whole_experts(shared, wide, "moe_shared_expert_intermediate_size"),
+        }  # fmt: skip
+    return found
+
+
+def _whole_experts(shared: int, wide: int, key: str) -> int:
+    """Return the shared experts of a layer as a multiple of the width of a routed one."""
+    if shared % wide:
+        rule = f"{shared} is no multiple of the width of an expert, {wide}; shared experts are modelled as whole ones"
+        raise ConfigError(rule, None, key)
+    return shared // wide
+
+
+def _mamba2_sizes(config: Config) -> Values:
+    """Return the sizes of Mamba-2 layers, of which "auto" means that heads together span `mamba_expand` x hidden."""
+    inner = config["mamba_expand"] * config["hidden_size"]
+    heads, head = config["mamba_n_heads"], config["mamba_d_head"]
+    head = inner // heads if head == "auto" else head
+    if config.get("mamba_proj_bias"):
+        raise ConfigError("biases of state-space layers are not modelled", None, "mamba_proj_bias")
+    return {"linear_heads": heads, "linear_head": head}
+
+
+def _granite_hybrid(config: Config) -> Values:
+    """Return Mamba-2 but where `layer_types` lists attention; without routed experts the shared one is the MLP."""
+    mixers = [_MIXERS[name] for name in config["layer_types"]]
+    shared, wide = config["shared_intermediate_size"], config["intermediate_size"]
+    routed = config.get("num_local_experts") or 0
+    network = "moe" if routed else "dense"
+    experts = {
+        "experts": routed, "experts_per_token": config["num_experts_per_tok"], "expert_ffn": wide, "ffn": wide,
+        "shared_experts": _whole_experts(shared, wide, "shared_intermediate_size"),
+    }  # fmt: skip
+    return _gated_values(config) | _mamba2_sizes(config) | {
+        "pattern": _pattern(mixers, [network] * len(mixers)),
+        "positions": "rotary" if config.get("position_embedding_type") == "rope" else "none",
+    } | (experts if routed else {"ffn": shared})  # fmt: skip
+
+
+def _bamba(config: Config) -> Values:
+    full = config.get("attn_layer_indices") or ()
+    mixers = ["" if at in full else "linear" for at in range(config["num_hidden_layers"])]
+    return _gated_values(config) | _mamba2_sizes(config) | {"pattern": _pattern(mixers, ["dense"] * len(mixers))}
+
+
+def _jamba(config: Config) -> Values:
+    layers, routed = range(config["num_hidden_layers"]), config["num_experts"] > 1
+    period, offset = config["attn_layer_period"], config["attn_layer_offset"]
+    every, first = config["expert_layer_period"], config["expert_layer_offset"]
+    mixers = ["" if at % period == offset else "linear" for at in layers]
+    networks = ["moe" if routed and at % every == first else "dense" for at in layers]
+    experts = {"experts": config["num_experts"], "experts_per_token": config["num_experts_per_tok"]} if routed else {}
+    return _gated_values(config) | experts | {"pattern": _pattern(mixers, networks)} | _mamba_sizes(config, "mamba_")
+
+
+def _mamba_sizes(config: Config, prefix: str = "") -> Values:
+    """Return the sizes of Mamba layers: channels of one element, and step sizes of a rank of a 16th of hidden."""
+    rank = config.get("mamba_dt_rank" if prefix else "time_step_rank", "auto")
+    state, conv = (prefix + "d_state", prefix + "d_conv") if prefix else ("state_size", "conv_kernel")
+    return {
+        "linear_heads": config[prefix + "expand"] * config["hidden_size"], "linear_head": 1, "linear_groups": 1,
+        "linear_state": config[state], "linear_conv": config[conv],
+        "linear_rank": -(-config["hidden_size"] // 16) if rank == "auto" else rank,
+    }  # fmt: skip
+
+
+def _pure_mamba(config: Config) -> Values:
+    return {"pattern": ("linear",), **_mamba_sizes(config)}
+
+
+def _lightning(config: Config) -> Values:
+    """Return lightning attention where `attn_type_list` has 0, or as `layer_types` lists, with a state of a head's size
+    squared.
+    """
+    stated, types = config.get("attn_type_list"), config.get("layer_types")
+    if stated is None and types is None:
+        raise ConfigError("'attn_type_list' is missing; a MiniMax model with lightning attention needs it")
+    mixers = ["" if full else "linear" for full in stated] if stated else [_MIXERS[one] for one in types or ()]
+    head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    sizes = dict.fromkeys(("linear_head", "linear_state"), head) | {"linear_heads": config["num_attention_heads"]}
+    return _gated_values(config) | sizes | {"pattern": _pattern(mixers, ["moe"] * len(mixers))}
+
+
 _MIXTURE = _keys(experts_per_token="num_experts_per_tok")
 _MLA = {
     **_DENSE,
@@ -267,6 +483,10 @@ _LATENT = Family(
     ),
     _LLAMA,
     derive=_deepseek,
+)  # fmt: skip
+_SPARSE = replace(
+    _LATENT, optional={**_LATENT.optional, **_keys(index_heads="index_n_heads", index_head="index_head_dim")},
+    simplified="sparse attention taken as dense", layer_types=("indexed_attention",),
 )  # fmt: skip
 _LLAMA4 = Family(
     _SHAPE | _MIXTURE | _keys(experts="num_local_experts", expert_ffn="intermediate_size"),
@@ -312,12 +532,44 @@ _T5 = Family(
     tied=True,
     derive=_t5,
 )
+_MISTRAL = Family(_DENSE, _GROUPED, _LLAMA, derive=lambda config: _gated_values(config) | _windows(config))
+_QWEN3 = Family(_DENSE, _GROUPED, _LLAMA | {"qk_norm": True}, derive=_qwen)
+_QWEN3_MOE = Family(
+    _QWEN_MOE, _GROUPED | _keys(moe_every="decoder_sparse_step"), _LLAMA | {"qk_norm": True}, derive=_qwen_moe
+)
+_BEHIND = "norms behind sub-layers counted before them"
+_DELTA_KEYS = _keys(
+    linear_heads="linear_num_value_heads", linear_groups="linear_num_key_heads", linear_head="linear_value_head_dim",
+    linear_state="linear_key_head_dim", linear_conv="linear_conv_kernel_dim",
+)  # fmt: skip
+_GATED_DELTA = {
+    **_LLAMA, "qk_norm": True, "attention_gate": True, "linear": "gated_delta", "linear_chunk": 64
+}  # fmt: skip
+_NEXT = Family(
+    {**_SHAPE, **_MIXTURE, **_keys(experts="num_experts", expert_ffn="moe_intermediate_size"), **_DELTA_KEYS},
+    _GROUPED | _keys(ffn="intermediate_size"), _GATED_DELTA, derive=_delta, layer_types=_HYBRID,
+)  # fmt: skip
+_QWEN3_5 = Family({**_DENSE, **_DELTA_KEYS}, _GROUPED, _GATED_DELTA, derive=_delta, layer_types=_HYBRID)
+_MAMBA2 = _keys(
+    linear_state="mamba_d_state", linear_groups="mamba_n_groups", linear_conv="mamba_d_conv",
+    linear_chunk="mamba_chunk_size",
+)  # fmt: skip
+_LIGHTNING = Family(
+    {**_DENSE, **_MIXTURE, **_keys(experts="num_local_experts")},
+    _GROUPED | _keys(linear_chunk="block_size"), {**_LLAMA, "linear": "lightning", "linear_chunk": 256},
+    derive=_lightning, layer_types=_HYBRID,
+)  # fmt: skip
+_MAMBA1 = Family(
+    _keys(hidden="hidden_size", layers="num_hidden_layers", vocabulary="vocab_size"),
+    fixed={**_LLAMA, "positions": "none", "linear": "mamba", "sequence_length": 2048}, tied=True,
+    derive=_pure_mamba, defaults={"expand": 2, "state_size": 16, "conv_kernel": 4},
+)  # fmt: skip
 FAMILIES: Mapping[str, Family] = {
     "llama": _LIKE_LLAMA,
     "granite": _LIKE_LLAMA,
     "internlm": _LIKE_LLAMA,
     "internlm2": _LIKE_LLAMA,
-    "mistral": Family(_DENSE, _GROUPED, _LLAMA, derive=lambda config: _gated_values(config) | _windows(config)),
+    "mistral": _MISTRAL,
     "mixtral": Family(
         _DENSE | _MIXTURE | _keys(experts="num_local_experts"),
         _GROUPED,
@@ -326,20 +578,57 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "phi3": Family(_DENSE, _GROUPED, _LLAMA, derive=lambda config: _gated_values(config) | _windows(config)),
     "qwen2": Family(_DENSE, _GROUPED, _LLAMA | {"biases": "qkv"}, derive=_qwen),
-    "qwen3": Family(_DENSE, _GROUPED, _LLAMA | {"qk_norm": True}, derive=_qwen),
+    "ministral": _MISTRAL,
+    "ministral3": _MISTRAL,
+    "mistral3": _MISTRAL,
+    "qwen3_vl": _QWEN3,
+    "qwen3_vl_text": _QWEN3,
+    "qwen3_vl_moe": _QWEN3_MOE,
+    "qwen3_vl_moe_text": _QWEN3_MOE,
+    "seed_oss": Family(_DENSE, _GROUPED, _LLAMA, derive=_llama),
+    "smollm3": Family(_DENSE, _GROUPED, _LLAMA, tied=True, derive=_llama),
+    "olmo2": Family(_DENSE, _GROUPED, _LLAMA | {"qk_norm": True}, derive=_llama, simplified=_BEHIND),
+    "olmo3": Family(
+        _DENSE, _GROUPED, _LLAMA | {"qk_norm": True}, derive=lambda config: _gated_values(config) | _windows(config),
+        simplified=_BEHIND, defaults={"sliding_window_pattern": 1},
+    ),
+    "exaone4": Family(
+        _DENSE, _GROUPED, _LLAMA | {"qk_norm": True}, derive=lambda config: _gated_values(config) | _windows(config),
+        simplified=_BEHIND,
+    ),
+    "glm4": Family(_DENSE, _GROUPED, _LLAMA | {"norms": "both"}, derive=_llama),
+    "cohere2": Family(
+        _DENSE, _GROUPED, {"positions": "rotary", "biases": "none", "parallel": True}, True, _cohere2
+    ),
+    "hunyuan_v1_dense": Family(_DENSE, _GROUPED, _LLAMA | {"qk_norm": True}, tied=True, derive=_llama),
+    "hunyuan_v1_moe": Family(_DENSE | _keys(experts="num_experts"), _GROUPED, _LLAMA, True, _hunyuan_moe),
+    "ernie4_5": Family(_DENSE, _GROUPED, _LLAMA, True, _llama),
+    "ernie4_5_moe": Family(
+        _DENSE | _keys(
+            experts="moe_num_experts", experts_per_token="moe_k moe_topk", expert_ffn="moe_intermediate_size"
+        ),
+        _GROUPED | _keys(shared_experts="moe_num_shared_experts"), _LLAMA, True, _ernie_moe,
+    ),
+    "granitemoe": Family(
+        _DENSE | _MIXTURE | _keys(experts="num_local_experts"), _GROUPED, _LLAMA, True, _gated_values
+    ),
+    "minimax_m2": Family(
+        _DENSE | _MIXTURE | _keys(experts="num_local_experts"), _GROUPED, _LLAMA | {"qk_norm": True},
+        derive=_gated_values,
+    ),
+    "qwen3": _QWEN3,
     "qwen2_moe": Family(
         _QWEN_MOE, _GROUPED | _keys(moe_every="decoder_sparse_step"), _LLAMA | {"biases": "qkv"}, derive=_qwen_moe
     ),
-    "qwen3_moe": Family(
-        _QWEN_MOE, _GROUPED | _keys(moe_every="decoder_sparse_step"), _LLAMA | {"qk_norm": True}, derive=_qwen_moe
-    ),
+    "qwen3_moe": _QWEN3_MOE,
     "gpt_oss": Family(
         _DENSE | _MIXTURE | _keys(experts="num_local_experts num_experts"), _GROUPED, _LLAMA | {"biases": "all"},
         derive=_gpt_oss,
     ),
     "deepseek_v2": _LATENT,
     "deepseek_v3": _LATENT,
-    "deepseek_v32": replace(_LATENT, simplified="sparse attention taken as dense"),
+    "deepseek_v32": _SPARSE,
+    "glm_moe_dsa": _SPARSE,
     "kimi_k2": _LATENT,
     "glm4_moe": Family(
         {**_DENSE, **_MIXTURE, **_keys(experts="n_routed_experts", expert_ffn="moe_intermediate_size")},
@@ -395,6 +684,67 @@ FAMILIES: Mapping[str, Family] = {
         tied=True,
         derive=_mpt,
     ),
+    "qwen3_next": _NEXT,
+    "qwen3_5_moe": _NEXT,
+    "qwen3_5_moe_text": _NEXT,
+    "qwen3_5": _QWEN3_5,
+    "qwen3_5_text": _QWEN3_5,
+    "kimi_linear": Family(
+        {
+            **_SHAPE, **_keys(
+                experts="num_experts", experts_per_token="num_experts_per_token", expert_ffn="moe_intermediate_size",
+                kv_rank="kv_lora_rank", head="qk_nope_head_dim", rotary_head="qk_rope_head_dim",
+                value_head="v_head_dim", sequence_length="model_max_length max_position_embeddings",
+            ),
+        },
+        _keys(ffn="intermediate_size", query_rank="q_lora_rank", shared_experts="num_shared_experts"),
+        {**_LLAMA, "positions": "none", "linear": "kimi_delta", "linear_chunk": 64},
+        derive=_kimi_linear, layer_types=_HYBRID,
+    ),
+    "nemotron_h": Family(
+        {
+            **_keys(hidden="hidden_size", heads="num_attention_heads", vocabulary="vocab_size"),
+            **_keys(
+                ffn="intermediate_size", sequence_length="max_position_embeddings", linear_heads="mamba_num_heads",
+                linear_head="mamba_head_dim", linear_state="ssm_state_size",
+            ),
+        },
+        _keys(
+            kv_heads="num_key_value_heads", linear_groups="n_groups mamba_n_groups",
+            linear_conv="conv_kernel mamba_d_conv", linear_chunk="chunk_size mamba_chunk_size",
+        ),
+        {**_LLAMA, "positions": "none", "linear": "mamba2"},
+        derive=_nemotron_h, defaults={"n_groups": 8, "conv_kernel": 4, "chunk_size": 128},
+    ),
+    "granitemoehybrid": Family(
+        {**_SHAPE, **_MAMBA2}, _keys(kv_heads="num_key_value_heads"), {**_LLAMA, "linear": "mamba2"}, tied=True,
+        derive=_granite_hybrid, defaults={"mamba_expand": 2, "mamba_chunk_size": 256}, layer_types=_HYBRID,
+    ),
+    "bamba": Family(
+        {**_DENSE, **_MAMBA2}, _keys(kv_heads="num_key_value_heads"), {**_LLAMA, "linear": "mamba2"},
+        derive=_bamba, defaults={"mamba_expand": 2, "mamba_chunk_size": 256}, layer_types=_HYBRID,
+    ),
+    "jamba": Family(
+        _DENSE, _keys(kv_heads="num_key_value_heads"), {**_LLAMA, "positions": "none", "linear": "mamba"},
+        derive=_jamba, layer_types=_HYBRID, defaults={
+            "attn_layer_period": 8, "attn_layer_offset": 4, "expert_layer_period": 2, "expert_layer_offset": 1,
+            "num_experts": 16, "num_experts_per_tok": 2, "mamba_expand": 2, "mamba_d_state": 16, "mamba_d_conv": 4,
+        },
+    ),
+    "minimax": _LIGHTNING,
+    "minimax_text_01": _LIGHTNING,
+    "minimax_m1": _LIGHTNING,
+    "mamba": _MAMBA1,
+    "falcon_mamba": _MAMBA1,
+    "mamba2": Family(
+        _keys(
+            hidden="hidden_size", layers="num_hidden_layers", vocabulary="vocab_size", linear_heads="num_heads",
+            linear_head="head_dim", linear_state="state_size", linear_groups="n_groups", linear_conv="conv_kernel",
+            linear_chunk="chunk_size",
+        ),
+        fixed={**_LLAMA, "positions": "none", "linear": "mamba2", "sequence_length": 2048},
+        derive=lambda config: {"pattern": ("linear",)}, defaults={"conv_kernel": 4, "chunk_size": 256},
+    ),
     "bert": _BERT,
     "roberta": _BERT,
     "t5": _T5,
@@ -402,14 +752,11 @@ FAMILIES: Mapping[str, Family] = {
 }  # fmt: skip
 """The known values of `model_type`; field names are those of Hugging Face's transformers 4 and 5."""
 
-_MAMBA = "layers of a state-space model (Mamba)"
 _LACKING = {
-    "qwen3_next": "linear attention (gated DeltaNet) in most layers",
-    "kimi_linear": "linear attention (Kimi Delta Attention) in most layers",
-    "minimax": "linear attention (lightning attention) in most layers",
     "recurrent_gemma": "recurrent layers (RG-LRU)",
-    **dict.fromkeys(("nemotron_h", "mamba", "mamba2", "jamba", "bamba", "falcon_h1", "zamba2"), _MAMBA),
-    "granitemoehybrid": _MAMBA,
+    "falcon_h1": "layers in which attention and Mamba-2 work on the same input",
+    "zamba2": "attention layers that share their weights, with adapters",
+    "zamba": "attention layers that share their weights",
 }
 """What models of a type have that no operator in Weft stands for."""
 _WORDS: Mapping[str, tuple[str, ...]] = {
@@ -423,23 +770,29 @@ _COUNTS = (
     "moe_intermediate_size", "shared_expert_intermediate_size", "n_group", "topk_group", "moe_layer_freq",
     "sliding_window", "sliding_window_pattern", "decoder_sparse_step", "first_k_dense_replace",
     "interleave_moe_layer_step", "attention_chunk_size", "no_rope_layer_interval", "intermediate_size_mlp",
-    "num_kv_heads", "n_head_kv",
+    "num_kv_heads", "n_head_kv", "full_attention_interval", "attn_layer_period", "attn_layer_offset",
+    "expert_layer_period", "expert_layer_offset", "mamba_expand", "shared_intermediate_size",
+    "moe_shared_expert_intermediate_size", "linear_head_dim", "linear_num_heads",
 )  # fmt: skip
 """Keys from which more than one dimension follows."""
 
 
-def _check_values(config: Config) -> None:
+def _check_values(config: Config, family: Family) -> None:
     """Raise ConfigError for words and numbers of a configuration that decide what is computed, and are none."""
     for key in _COUNTS:
-        if config.get(key) is not None and not (is_whole(config[key]) and config[key] >= 0):
+        value = config.get(key)
+        for one in value if isinstance(value, list) else [value]:
+            if one is None or (is_whole(one) and one >= 0):
+                continue
             raise ConfigError(f"it is {show_value(config[key])}; give a whole number", None, key)
     for key, known in _WORDS.items():
         value = config.get(key)
         if isinstance(value, Mapping):
             value = value.get("rope_type", value.get("type"))
+        words = (*known, *family.layer_types) if key == "layer_types" else known
         for word in value if isinstance(value, list) else [value]:
-            if word is not None and word not in known:
-                rule = f"it is {show_value(word)}, which is not modelled; known: {', '.join(known)}"
+            if word is not None and word not in words:
+                rule = f"it is {show_value(word)}, which is not modelled; known: {', '.join(words)}"
                 raise ConfigError(rule, None, key)
     types, layers = config.get("layer_types"), config.get("num_hidden_layers")
     if isinstance(types, list) and is_whole(layers) and len(types) != layers:
@@ -542,7 +895,7 @@ def from_config(file: Path) -> Transformer:
     family = FAMILIES[kind]
     config = {**family.defaults, **{key: value for key, value in config.items() if value is not None}}
     try:
-        _check_values(config)
+        _check_values(config, family)
         return _read(config, family, label, _name(file))
     except ConfigError as error:
         raise ConfigError(error.message, label, error.key) from None
@@ -553,6 +906,14 @@ def from_config(file: Path) -> Transformer:
 def _name(file: Path) -> str:
     """Return a model's name: that of the file, or of its folder if all such files are called alike."""
     return file.resolve().parent.name if file.name == "config.json" else file.stem
+
+
+def _text(value: Any) -> str:
+    """Return a value as a file of dimensions shows it; of a list of words, runs of equal ones."""
+    if not isinstance(value, tuple):
+        return str(value)
+    runs = [(word, len(list(same))) for word, same in groupby(value)]
+    return ", ".join(f"{count} x {word}" if count > 1 else str(word) for word, count in runs)
 
 
 def _read(config: Config, family: Family, label: str, name: str) -> Transformer:
@@ -569,9 +930,15 @@ def _read(config: Config, family: Family, label: str, name: str) -> Transformer:
     sources["weight_format"] = f"{label}: {'quantization_config' if quantized else 'torch_dtype'}"
     derived = {dimension: value for dimension, value in family.derive(config).items() if value is not None}
     values |= derived
+    if is_whole(values.get("sequence_length")):
+        values["sequence_length"] = min(values["sequence_length"], _LONGEST)
+    if values.get("pattern") and not any(LAYERS[kind].linear for kind in values["pattern"]):
+        values = {name: value for name, value in values.items() if not name.startswith("linear")}
     sources |= dict.fromkeys(derived, f"{label}: model_type {config['model_type']} and its fields")
     known = {
-        path: Provenance(text=str(values[path]), kind="published", source=source) for path, source in sources.items()
+        path: Provenance(text=_text(values[path]), kind="published", source=source)
+        for path, source in sources.items()
+        if path in values
     }
     title = f"{name} ({family.simplified})" if family.simplified else name
     return Transformer(name=name, title=title, provenance=known, **values)

@@ -9,8 +9,12 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import field_validator, model_validator
 
 from weft.core.catalog import Count, CountOrNone, Share, Sourced, broken_rule
+from weft.core.errors import InputError, join_or, show_value
+from weft.graph.scan import Rule
+from weft.models.block import LAYERS
 from weft.models.counts import parameters
 from weft.models.formats import WeightFormat
+from weft.models.mixer import LinearMixer
 
 # Elements of an attention head if a model does not state them: the value of most large models.
 _HEAD = 128
@@ -22,8 +26,17 @@ class Transformer(Sourced):
     Attention has `heads` heads of `head` elements (without `heads`, of 128; without `head`, they span H together), and
     `kv_heads` heads of keys and values that serve all of them. `qk_norm` normalises each head of queries and keys.
     Latent attention (MLA) has the ranks `query_rank` and `kv_rank`, `rotary_head` elements of each query and key beside
-    `head`, of which all heads share the key's, and values of `value_head` elements. Every `window_every`-th layer, the
-    first one included, sees `window` tokens; or, with `full_every`, all but every `full_every`-th layer do.
+    `head`, of which all heads share the key's, and values of `value_head` elements. The indexer of sparse attention
+    has `index_heads` heads of `index_head` elements, one key for all; attention itself counts all tokens. Every
+    `window_every`-th layer, the first one included, sees `window` tokens; or, with `full_every`, all but every
+    `full_every`-th layer do.
+
+    Other models list the kinds of their layers (`weft.models.block.LAYERS`) in a `pattern`, which repeats until there
+    are `layers`: attention or a linear mixer, with an MLP, with experts, or either alone. The `linear` mixer keeps a
+    state of constant size in place of keys and values (`weft.graph.Scan`): `linear_heads` heads of `linear_state` x
+    `linear_head` elements, `linear_groups` heads of queries and keys, a convolution over `linear_conv` tokens, chunks
+    of `linear_chunk` tokens; `linear_rank` is that of Mamba's step sizes and of Kimi's gates. An `attention_gate`
+    multiplies what attention returns by the sigmoid of a part of its projection.
 
     The MLP is `ffn` wide, or `ffn_multiple` x H; a gated `activation` (SwiGLU, GeGLU) has a second first matrix, and
     limits of its inputs in experts if it is `activation_clamped`. A mixture has `experts` of width `expert_ffn`,
@@ -47,6 +60,7 @@ class Transformer(Sourced):
     _texts: ClassVar[tuple[str, ...]] = (
         "tensor_parallel", "tied", "causal", "biases", "norm", "norms", "activation", "activation_clamped", "positions",
         "rotary_scaled", "qk_norm", "parallel", "masked", "embedding_norm", "dtype", "weight_format", "moe_layers",
+        "pattern", "linear", "attention_gate",
     )  # fmt: skip
     title: str
     hidden: Count
@@ -61,12 +75,24 @@ class Transformer(Sourced):
     kv_rank: CountOrNone = 0
     rotary_head: CountOrNone = 0
     value_head: Count | None = None
+    index_heads: CountOrNone = 0
+    index_head: CountOrNone = 0
     window: CountOrNone = 0
     window_every: Count = 1
     full_every: CountOrNone = 0
+    pattern: tuple[str, ...] = ()
+    linear: Rule | Literal[""] = ""
+    linear_heads: CountOrNone = 0
+    linear_head: CountOrNone = 0
+    linear_state: CountOrNone = 0
+    linear_groups: CountOrNone = 0
+    linear_conv: CountOrNone = 0
+    linear_rank: CountOrNone = 0
+    linear_chunk: CountOrNone = 0
+    attention_gate: bool = False
     ffn_multiple: Count = 4
     ffn: Count | None = None
-    activation: Literal["gelu", "relu", "swiglu", "geglu"] = "gelu"
+    activation: Literal["gelu", "relu", "relu2", "swiglu", "geglu"] = "gelu"
     activation_clamped: bool = False
     experts: CountOrNone = 0
     experts_per_token: CountOrNone = 0
@@ -127,6 +153,22 @@ class Transformer(Sourced):
         return self.kv_heads or self.attention_heads
 
     @property
+    def gate_columns(self) -> int:
+        """Columns of the QKV projection that gate what attention returns."""
+        return self.inner if self.attention_gate else 0
+
+    @cached_property
+    def mixer(self) -> LinearMixer:
+        """The mixer of its linear layers; InputError if it has none."""
+        if not self.linear:
+            raise InputError(f"{self.name} has no linear layers; give linear, and its sizes")
+        groups = self.linear_groups or self.linear_heads
+        return LinearMixer(
+            self.linear, self.linear_heads, self.linear_head, self.linear_state, groups, self.linear_conv,
+            self.linear_rank, self.linear_chunk,
+        )  # fmt: skip
+
+    @property
     def wide(self) -> int:
         """Width of the MLP."""
         return self.ffn or self.ffn_multiple * self.hidden
@@ -149,6 +191,8 @@ class Transformer(Sourced):
         >>> load_model("deepseek-v3").layer_kinds[2:4]
         ('dense', 'moe')
         """
+        if self.pattern:
+            return tuple(self.pattern[at % len(self.pattern)] for at in range(self.layers))
         encoder = ("encoder",) * self.encoder_layers
         return encoder + tuple(self._kind(at) for at in range(self.layers))
 
@@ -179,6 +223,16 @@ class Transformer(Sourced):
                 raise broken_rule(sentence)
         return self
 
+    @field_validator("pattern", mode="before")
+    @classmethod
+    def _check_pattern(cls, pattern: Any) -> Any:
+        listed = isinstance(pattern, list | tuple) and all(isinstance(kind, str) for kind in pattern)
+        wrong = [kind for kind in pattern if kind not in _KINDS] if listed else [pattern]
+        if wrong:
+            example = 'a list like ["moe-linear", "moe-linear", "moe-linear", "moe"]'
+            raise broken_rule(f"{show_value(wrong[0])} is no kind of layer; give {example}, of {join_or(_KINDS)}")
+        return tuple(pattern)
+
     @field_validator("tensor_parallel", mode="before")
     @classmethod
     def _check_degrees(cls, degrees: Any) -> Any:
@@ -188,6 +242,36 @@ class Transformer(Sourced):
         if not listed or not all(type(degree) is int and degree > 1 for degree in degrees):
             raise broken_rule(f"{degrees!r} must be a list of whole numbers above 1; write it like [8, 16]")
         return degrees
+
+
+_KINDS = tuple(name for name, kind in LAYERS.items() if not (kind.encodes or kind.cross))
+"""The kinds of layers that a pattern may name."""
+
+
+def _broken_pattern(model: Transformer) -> Iterator[tuple[bool, str]]:
+    """Yield the rules of patterns and linear mixers."""
+    kinds = [LAYERS[kind] for kind in dict.fromkeys(model.pattern)]
+    names = "moe_layers", "moe_every", "dense_layers", "window_every", "full_every", "encoder_layers"
+    other = [name for name in names if getattr(model, name) not in ((), 0, 1)]
+    yield bool(kinds and other), f"pattern names the kind of each layer; leave out {', '.join(other)}"
+    beside = all(kind.attends and kind.feeds and not kind.mixture for kind in kinds)
+    yield model.parallel and not beside, "parallel blocks have attention and an MLP; leave parallel or the pattern out"
+    linear = any(kind.linear for kind in kinds)
+    yield linear and not model.linear, "pattern has linear layers; give linear, such as mamba2, and its sizes"
+    yield bool(model.linear and not linear), "linear goes with a pattern that has linear layers; give both, or neither"
+    of, sizes = model.linear, ("linear_heads", "linear_head", "linear_state")
+    missing = [name for name in sizes if linear and not getattr(model, name)]
+    yield bool(missing), f"linear layers need {', '.join(missing)}; give whole numbers above zero"
+    heads, groups = model.linear_heads, model.linear_groups
+    yield bool(groups and heads % groups), f"linear_groups is {groups}; it must divide the {heads} linear_heads"
+    ranked, chunked = of in ("mamba", "kimi_delta"), of != "mamba"
+    yield bool(of and ranked and not model.linear_rank), f"{of} layers need linear_rank; give a whole number above zero"
+    yield bool(of and chunked and not model.linear_chunk), f"{of} layers need linear_chunk, the tokens of a chunk"
+    yield of == "mamba" and model.linear_head != 1, f"linear_head is {model.linear_head}; Mamba's channels have 1"
+    experts = any(kind.mixture for kind in kinds)
+    yield bool(kinds) and experts != bool(model.experts), "experts and layers of pattern with them go together"
+    window = any(kind.window for kind in kinds)
+    yield bool(kinds) and window != bool(model.window), "window and layers of pattern with one go together"
 
 
 def _broken(model: Transformer) -> Iterator[tuple[bool, str]]:
@@ -209,6 +293,9 @@ def _broken(model: Transformer) -> Iterator[tuple[bool, str]]:
     yield bool(count and model.encoder_layers), "experts in an encoder-decoder are not modelled; leave one of them out"
     latent = bool(model.query_rank or model.rotary_head or model.value_head) and not model.kv_rank
     yield latent, "query_rank, rotary_head and value_head belong to latent attention; give kv_rank, too"
+    indexed = bool(model.index_heads or model.index_head)
+    whole = bool(model.index_heads and model.index_head and model.query_rank)
+    yield indexed and not whole, "an indexer needs index_heads, index_head and query_rank; give all of them, or none"
     yield bool(model.kv_rank and not model.head), "latent attention needs head, the elements of a key without rotation"
     most = model.layers
     yield model.dense_layers > most, f"dense_layers is {model.dense_layers}; the model has {most} layers"
@@ -219,7 +306,8 @@ def _broken(model: Transformer) -> Iterator[tuple[bool, str]]:
     both = bool(places) and (model.dense_layers > 0 or model.moe_every > 1)
     yield both, "moe_layers names the layers with experts; leave dense_layers and moe_every out"
     every, dense = model.moe_every, model.dense_layers
-    plain = bool(count) and not places and most // every == dense // every
+    plain = bool(count) and not places and not model.pattern and most // every == dense // every
     where = f"moe_every is {every}, dense_layers {dense} of {most}"
     yield plain, f"experts are in no layer: {where}; give a smaller moe_every or dense_layers, or no experts"
+    yield from _broken_pattern(model)
     yield bool(model.full_every and not model.window), "full_every goes with window; give both, or neither"

@@ -72,6 +72,8 @@ def _tensor(model: Transformer, plan: TrainingPlan) -> Iterator[str]:
         "columns of the MLP": model.wide,
         "rows of the vocabulary": model.vocabulary,
     }
+    if model.linear:
+        widths["linear heads"] = model.linear_heads
     if model.shared_experts:
         widths["columns of the shared experts"] = model.shared_experts * model.expert_wide
     for what, count in widths.items():
@@ -114,6 +116,11 @@ def _experts(model: Transformer, plan: TrainingPlan) -> Iterator[str]:
 
 def _context(model: Transformer, plan: TrainingPlan) -> Iterator[str]:
     heads = model.attention_heads // plan.tp
+    if plan.cp > 1 and model.linear:
+        yield (
+            f"cp {plan.cp} splits sequences, and the state of {model.name}'s {model.linear} layers passes from each "
+            "token to the next, which is not modelled among ranks"
+        )
     if plan.context == "all_to_all" and heads % plan.cp:
         yield f"cp {plan.cp} does not divide the {heads} attention heads of a rank, as an all-to-all of heads needs"
     if plan.cp > 1 and plan.context != "all_to_all" and plan.sequence % (2 * plan.cp):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
-from weft.graph import DTYPE_BYTES, EXCHANGES, Attention, Gemm, GroupedGemm, Op, Streaming, TokenExchange
+from weft.graph import DTYPE_BYTES, EXCHANGES, Attention, Gemm, GroupedGemm, Op, Scan, Streaming, TokenExchange
 from weft.graph.collective import Copies
 from weft.graph.routing import Loads, count_reached
 from weft.graph.routing import Routing as Routed
@@ -47,6 +47,9 @@ def _cut(piece: LayerOp, tp: int, tokens: int, experts: int, ep: int, loads: Loa
             return replace(op, m=-(-op.m // tokens))
         case Attention() if piece.cut == "heads":
             return _heads(op, tp)
+        case Scan() if piece.cut == "heads":
+            shared = -(-op.key_heads // tp)  # ranks beyond the heads of keys hold copies of them
+            return replace(op, heads=-(-op.heads // (tp * shared)) * shared, groups=shared)
         case Streaming() if piece.cut == "heads":
             return replace(op, rows=-(-op.rows // tp))
         case Streaming() if piece.cut in ("width", "classes"):

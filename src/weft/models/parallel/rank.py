@@ -150,6 +150,6 @@ def _reverse_order(mine: Sequence[tuple[LayerOp, Op]]) -> Iterator[tuple[LayerOp
 def _rank_parameters(piece: LayerOp, plan: TrainingPlan) -> int:
     """Parameters of a piece on one rank; what is not cut by weights is replicated."""
     experts = plan.ep * expert_tp(plan)
-    ranks = dict.fromkeys(("columns", "rows", "vocabulary"), plan.tp)
+    ranks = dict.fromkeys(("columns", "rows", "vocabulary", "width"), plan.tp)
     ranks |= dict.fromkeys(("expert_columns", "expert_rows"), experts)
     return -(-piece.parameters // ranks.get(piece.cut, 1))

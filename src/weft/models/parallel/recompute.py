@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from weft.core.errors import InputError, UnknownNameError
-from weft.graph import Attention, Op, Streaming
+from weft.graph import Attention, Op, Scan, Streaming
 from weft.graph.op import Role
 from weft.models.block import LayerOp, sources
 from weft.models.parallel.plan import Recompute
@@ -60,7 +60,7 @@ def list_saves(
 
 def _own(op: Op, size: int) -> int:
     """Return the bytes that an operator keeps of what it makes itself, not of its inputs."""
-    if isinstance(op, Attention):
+    if isinstance(op, Attention | Scan):
         return max(size - sum(tensor.bytes for tensor in op.reads), 0)
     if isinstance(op, Streaming):
         return sum(tensor.bytes for tensor in op.saved if tensor.dtype != op.dtype)
