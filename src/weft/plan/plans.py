@@ -12,7 +12,7 @@ from weft.core.answer import to_plain
 from weft.core.errors import InputError
 from weft.core.options import SUSTAINED, Fidelity, RunOptions
 from weft.core.units import format_time
-from weft.estimate.errors import Error
+from weft.estimate.errors import PLANNED_SCANS, Error, with_scans
 from weft.estimate.step_errors import ratio_error, step_error
 from weft.hardware import System
 from weft.models import Transformer, load_model
@@ -37,6 +37,7 @@ _WORDS = {
     exposed_part("dp"): "communication among replicas",
     "gemm": "GEMMs",
     "grouped_gemm": "the experts' GEMMs",
+    "scan": "scans of linear layers",
     "imbalance": "stages that differ",
     "bubble": "the pipeline's bubble",
     "recompute": "recomputation",
@@ -46,7 +47,7 @@ _WORDS = {
     "element-wise": "element-wise kernels",
     "optimizer": "the optimizer",
 }
-_COMPUTING = ("gemm", "grouped_gemm", "attention")
+_COMPUTING = ("gemm", "grouped_gemm", "attention", "scan")
 """Parts of a step that the model needs; all others are what a plan costs."""
 _LEAST_GB = 0.1
 """Difference of memory below which two plans are said to need the same [GB]."""
@@ -203,7 +204,8 @@ class Planned(PlannedDeployment[TrainingPlan]):
         if missing := lacking(launcher, on.model, self.plan):
             return missing
         other = framework(LAUNCHERS[launcher].framework)
-        found = replace(on, framework=other, error=step_error(on.system.gpu, other.name, bool(on.model.experts)))
+        error = step_error(on.system.gpu, other.name, bool(on.model.experts))
+        found = replace(on, framework=other, error=with_scans(error, PLANNED_SCANS if on.model.linear else 0.0))
         try:
             seconds = train(on.model, on.system, self.plan, other, on.options, "estimate").seconds
             peak = memory(on.model, on.system, self.plan, other).peak

@@ -16,7 +16,7 @@ from weft.core.answer import Answer, Record, to_plain
 from weft.core.errors import InputError, show_value
 from weft.core.fields import Options, check_fields, declare
 from weft.core.units import Dimension, parse
-from weft.estimate.errors import Error, load_error
+from weft.estimate.errors import Error, load_error, with_scans
 from weft.estimate.load_ratios import ServedLoad, load_ratio_error
 from weft.estimate.step_errors import moved
 from weft.models.formats import BF16, ServedFormat
@@ -480,7 +480,9 @@ class Serving(Answer):
     @property
     def error(self) -> Error | None:
         """The 80 % interval of its class of served loads; None where no row is public."""
-        return load_error(self.framework, bool(self.model.experts), self.system.gpu)
+        known, parts = load_error(self.framework, bool(self.model.experts), self.system.gpu), self.iteration_parts
+        share = parts.get("scan", 0.0) / max(sum(parts.values()), 1e-12)
+        return with_scans(known, share) if known else None
 
     def ratio_error(self, other: Serving) -> Error | None:
         """Return the 80 % interval of the ratio of the times of two loads of clients, relative to the predicted.

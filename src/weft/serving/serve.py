@@ -186,7 +186,7 @@ class Ready:
             objective=self.limits.objective,
             iteration_parts=server.iteration_parts(counted),
             curve=tuple(server.curve(asked)) if self.sweep_concurrency else (),
-            notes=tuple(_notes(how, server, answered, self.plan.cpu_overhead is not None)),
+            notes=(*_notes(how, server, answered, self.plan.cpu_overhead is not None), *self._uncached),
             needs=forward.needs,
             format=forward.served_format,
             engine=how.about,
@@ -195,6 +195,12 @@ class Ready:
             pools=server.pools(answered, iterations, capacity) if server.readers else None,
             lengths="/".join(str(getattr(self.load, name)) for name in _DECIDE_LENGTHS),
         )
+
+    @property
+    def _uncached(self) -> tuple[str, ...]:
+        """A sentence on prompts that begin alike, where states of linear layers are not cached."""
+        alike = self.server.forward.states and any(one.blocks for one in self.asked.asked)
+        return (_UNCACHED,) if alike else ()
 
     def _checkpoint(self) -> Checkpoint | None:
         """Return where the state of a long run is kept; None for a short one, and for a scheduler without a name."""
@@ -205,6 +211,12 @@ class Ready:
         decide = plain([stated_fields(self.plan, "scheduler"), stated_fields(self.load, "trace"), self.options])
         inputs = {"system": where, "model": model, "policy": self.policy, "decide": decide}
         return Checkpoint.of(inputs, self.asked.asked)
+
+
+_UNCACHED = (
+    "Prefix caching is not modelled for states of linear layers: prompts of the trace that begin alike are computed in "
+    "full."
+)
 
 
 def ready(
@@ -231,8 +243,13 @@ def ready(
     count = _replicas(forward, plan)
     policy, name = _policy(plan.scheduler or how.policy)
     drawn = asked = drawn or load.draw()
-    shared = HASHED_TOKENS if any(one.blocks for one in drawn.asked) else 0
+    shared = HASHED_TOKENS if any(one.blocks for one in drawn.asked) and not forward.states else 0
     if load.shared_prefix:
+        if forward.states:
+            raise InputError(
+                f"shared_prefix is {load.shared_prefix}, and prefix caching is not modelled for the states of "
+                f"{model.name}'s {model.linear} layers, which blocks of the KV cache do not hold; leave it out"
+            )
         if shared:
             raise InputError(
                 "the trace's hash_ids say which prompts begin alike, and shared_prefix says it, too; leave out "

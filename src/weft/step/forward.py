@@ -10,8 +10,9 @@ from functools import cached_property, lru_cache
 
 from weft.core.errors import InputError, join_or, show_value
 from weft.core.options import SUSTAINED, RunOptions
+from weft.estimate.errors import SCANS
 from weft.estimate.quantization import quantized_format, weight_only
-from weft.graph import DTYPE_BYTES, Attention, Gemm, Graph, GroupedGemm, Node, Streaming
+from weft.graph import DTYPE_BYTES, Attention, Gemm, Graph, GroupedGemm, Node, Scan, Streaming
 from weft.graph.op import BLOCK_BYTES, Role, width
 from weft.graph.routing import MOST_EXPERTS, Routing
 from weft.hardware import System
@@ -47,6 +48,10 @@ _EAGER = (
 _LOADED = (
     "Expert load: the busiest expert gets {:.1f}x the mean number of tokens, the fullest of {} GPUs {:.2f}x the mean "
     "of all."
+)
+_STATES = (
+    "Linear layers keep {:.3g} MB of states and of tokens for their convolutions per sequence on each GPU, whatever "
+    "its length (states in fp32); their scans are not measured: {:g} to {:g} times the prediction is assumed."
 )
 _SUMMED = "The all-reduce behind routed experts follows them, as no method joins it with their GEMMs."
 
@@ -173,8 +178,9 @@ class Forward:
         """Sentences on its methods of overlap, and on its host."""
         sliced = self.model.experts and "tp" in self.plan.overlap and not self.plan.wide
         eager = self.kit and _EAGER.format(self.launches, self.kit.launch * 1e6, self.launching * 1e3)
+        scans = [_STATES.format(self.states / 1e6, *SCANS)] if self.states else []
         return (
-            *self._load_notes, *engine_note(self.ranks), *([_SUMMED] if sliced and self.overlaps else []),
+            *self._load_notes, *scans, *engine_note(self.ranks), *([_SUMMED] if sliced and self.overlaps else []),
             *([eager] if self.plan.enforce_eager and eager else []),
         )  # fmt: skip
 
@@ -306,12 +312,12 @@ class Forward:
         return count
 
     def attention(self, group: Group) -> Pass:
-        """Return the attention of a group in all layers."""
+        """Return what mixes the tokens of a group in all layers: attention, and scans of linear layers."""
         return sum_layers(
             (self._alone(op), count) for kind, count in self._kinds.items() for op in self._attend(kind, group)
         )
 
-    def _alone(self, op: Attention) -> Pass:
+    def _alone(self, op: Attention | Scan) -> Pass:
         """Return the pass over an operator by itself."""
         seconds = self._prices.of(op)
         return Pass(seconds, {class_of(op): seconds})
@@ -333,22 +339,35 @@ class Forward:
         return math.ceil(size / self.plan.tp) + (self.draft.weights if self.draft else 0)
 
     def cache(self, length: int) -> int:
-        """Keys and values of a sequence of `length` tokens on one GPU [bytes].
+        """Return what a sequence of `length` tokens keeps on one GPU [bytes]: keys and values, and states.
 
-        Layers with a window keep that of it alone; latent attention keeps its compressed form on every GPU.
+        Layers with a window keep that of it alone; latent attention keeps its compressed form on every GPU. A linear
+        layer keeps its state and the tokens of its convolution, as many bytes for any length.
         """
         size, model = 0, self.model
         for kind, layers in self._kinds.items():
+            if not LAYERS[kind].attends:
+                continue
             kept = min(length, model.window) if LAYERS[kind].window else length
             if model.kv_rank:
                 each = model.kv_rank + model.rotary_head
             else:
                 each = -(-model.key_heads // self.plan.tp) * (model.head_size + model.value_size)
             size += layers * kept * each
-        return size * DTYPE_BYTES[self.plan.kv_dtype] + (self.draft.cache(length) if self.draft else 0)
+        drafted = self.draft.cache(length) if self.draft else 0
+        return size * DTYPE_BYTES[self.plan.kv_dtype] + self.states + drafted
+
+    @cached_property
+    def states(self) -> int:
+        """The states that linear layers keep of a sequence on one GPU, whatever its length [bytes].
+
+        Of draft tokens that may be refused each has states of its own (vLLM's speculative decoding of such models).
+        """
+        layers = sum(count for kind, count in self._kinds.items() if LAYERS[kind].linear)
+        return layers * self.model.mixer.state_bytes(self.plan.tp) * self.queries if layers else 0
 
     def _layer(self, kind: str, flat: Tokens) -> Iterator[LayerOp]:
-        """Yield the operators of a layer but attention, as servers run them.
+        """Yield the operators of a layer but attention and scans, as servers run them.
 
         Every rank holds a slice of each expert, as vLLM does by default, or with `ep` a share of them, to which as many
         tokens go as to the others; one sum over the ranks follows the last experts, shared ones included, or an
@@ -363,7 +382,7 @@ class Forward:
             yield LayerOp("join", Gemm(flat.count, model.hidden, 2 * model.hidden, _ACTIVATIONS), "mlp", "whole")
         for piece in layer(model, kind, flat, _SERVER.style, _ACTIVATIONS):
             op = piece.op
-            if isinstance(op, Attention) or (isinstance(op, Streaming) and op.name == "residual_add"):
+            if isinstance(op, Attention | Scan) or (isinstance(op, Streaming) and op.name == "residual_add"):
                 continue
             if (joined and piece.role is Role.KV_DOWN) or (called and piece.role is Role.SHARED_EXPERT):
                 continue
@@ -383,14 +402,22 @@ class Forward:
             else:
                 yield piece
 
-    def _attend(self, kind: str, group: Group) -> Iterator[Attention]:
+    def _attend(self, kind: str, group: Group) -> Iterator[Attention | Scan]:
         """The attention of a group in a layer, by one rank; of next tokens on the compressed cache, where it is latent.
+
+        Or the scan: in chunks for prompts, token by token for next tokens and drafts, from states in memory.
 
         Source: arXiv:2405.04434.
         """
         model, kernels = self.model, self._kernels(group)
         for piece in layer(model, kind, group.tokens, _SERVER.style, _ACTIVATIONS):
             op = piece.op
+            if isinstance(op, Scan):
+                served = replace(op, stateful=True, chunk=0 if group.writes else op.chunk)
+                scan = cut(replace(piece, op=served), self.ranks)
+                assert isinstance(scan, Scan)
+                yield scan
+                return
             if not isinstance(op, Attention):
                 continue
             if model.kv_rank and (group.new == 1 or group.writes or (kernels and _absorbs(kernels))):

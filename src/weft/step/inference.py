@@ -116,6 +116,7 @@ def _answer(runs: Forward, phase: Phase, length: int, groups: list[Group]) -> In
         parts=parts,
         weights=runs.weights,
         cache=held[0],
+        state=runs.states,
         notes=tuple(notes),
         cached=cached,
         chunk=others[0].new if others else 0,

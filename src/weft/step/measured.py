@@ -17,7 +17,7 @@ from weft.step.clock import many
 from weft.step.result.step import Step, exposed_axis
 
 _UNITS = {"s": 1.0, "ms": 1e-3, "tokens/s": 1.0, "FLOP/s": 1.0, "TFLOP/s": 1e12, "PFLOP/s": 1e15}
-_NEEDED = ("gemm", "grouped_gemm", "attention", "norm", "element-wise", "embedding", "loss", "optimizer")
+_NEEDED = ("gemm", "grouped_gemm", "attention", "scan", "norm", "element-wise", "embedding", "loss", "optimizer")
 """Parts of a step that each of its operators needs: what a measured step loses lies in the others."""
 _SUGGESTED = 3
 _WORTH_A_LOOK = 0.01

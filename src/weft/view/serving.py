@@ -221,6 +221,7 @@ def _bound(answer: Serving) -> str:
     what = {
         "gemm": "GEMMs", "grouped_gemm": "GEMMs of experts", "exposed tp": "exposed TP communication",
         "exposed ep": "exposed MoE dispatch and combine", "draft": "the drafter",
+        "scan": "scans of linear layers",
     }  # fmt: skip
     took = step["seconds"]
     share = f"the mean iteration takes {seconds(took)}, {percent(parts[most] / took)} of it {what.get(most, most)}"

@@ -24,9 +24,10 @@ class Inference(Answer):
     Prefill computes all `tokens` of each of `batch` sequences; decode computes the next token of each, which attends to
     `tokens` of context. `weights` and `cache` are what a GPU holds [bytes]: the KV cache of all sequences. Prompts may
     follow `cached` tokens each; beside next tokens, the first `chunk` tokens of a prompt may be read, whose cache holds
-    `chunk_cache` [bytes]. A decode step writes `tokens_per_step` tokens of each sequence, more than one where drafts
-    are accepted; parts are those of each token. `needs` says which hardware methods of overlap take that GPUs on sale,
-    or the system, lack. `format` is that of products and weights.
+    `chunk_cache` [bytes]; `state` bytes of each sequence are those of linear layers, of any length. A decode step
+    writes `tokens_per_step` tokens of each sequence, more than one where drafts are accepted; parts are those of each
+    token. `needs` says which hardware methods of overlap take that GPUs on sale, or the system, lack. `format` is that
+    of products and weights.
     """
 
     kind = "inference"
@@ -44,6 +45,7 @@ class Inference(Answer):
     cached: int = 0
     chunk: int = 0
     chunk_cache: int = 0
+    state: int = 0
     tokens_per_step: float = 1.0
     needs: tuple[str, ...] = ()
     format: ServedFormat = BF16
@@ -56,8 +58,8 @@ class Inference(Answer):
             tokens=self.tokens, cached=self.cached, chunk=self.chunk, latency_s=self.seconds, step_s=self.step_s,
             tokens_per_step=self.tokens_per_step, tokens_per_s=self.tokens_per_s,
             tokens_per_s_per_gpu=self.tokens_per_s_per_gpu, parts=self.parts, weight_bytes_per_gpu=self.weights,
-            kv_cache_bytes_per_gpu=self.cache, capacity_bytes=self.capacity, fits=self.fits,
-            most_sequences=self.most_sequences, needs=self.needs, notes=self.notes,
+            kv_cache_bytes_per_gpu=self.cache, state_bytes_per_sequence=self.state, capacity_bytes=self.capacity,
+            fits=self.fits, most_sequences=self.most_sequences, needs=self.needs, notes=self.notes,
         )  # fmt: skip
 
     @property
@@ -92,8 +94,8 @@ class Inference(Answer):
 
     @property
     def cache_per_token(self) -> float:
-        """KV-cache bytes of one token on one GPU."""
-        return self.cache / (self.batch * self.length)
+        """KV-cache bytes of one token on one GPU, without what a sequence keeps whatever its length."""
+        return (self.cache / self.batch - self.state) / self.length
 
     @property
     def capacity(self) -> int:
@@ -108,4 +110,4 @@ class Inference(Answer):
     @property
     def most_sequences(self) -> int:
         """Sequences of this length whose cache fits beside the weights."""
-        return max(int((self.capacity - self.weights - self.chunk_cache) // (self.cache_per_token * self.length)), 0)
+        return max((self.capacity - self.weights - self.chunk_cache) * self.batch // self.cache, 0)

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.core.answer import Answer, to_plain
-from weft.estimate.errors import Error
+from weft.estimate.errors import Error, with_scans
 from weft.estimate.step_errors import Compared, moved, ratio_error, step_error
 from weft.graph import Graph
 from weft.models.counts import hardware_flops, utilisation
@@ -298,7 +298,8 @@ class Step(Answer):
     @property
     def error(self) -> Error:
         """The 80 % interval of measured steps like this one, relative to the prediction, and what it rests on."""
-        return step_error(self.system.gpu, self.framework.name, bool(self.model.experts))
+        known = step_error(self.system.gpu, self.framework.name, bool(self.model.experts))
+        return with_scans(known, self.parts.get("scan", 0.0) / self.seconds)
 
     @property
     def interval_s(self) -> tuple[float, float]:
