@@ -502,3 +502,32 @@ def test_what_is_not_modelled_of_linear_layers_is_refused_with_its_reason(tmp_pa
         found.replace({"pattern": ("mamba", "attention")})
     with pytest.raises(InputError, match="shared_prefix is 512, and prefix caching is not modelled for the states"):
         weft.serve(found, "8xh100", ServingPlan(), weft.Load(rate=1, requests=10, shared_prefix=512))
+
+
+def test_an_unknown_family_says_which_fields_the_nearest_known_one_would_leave_out(tmp_path):
+    own = CASES["qwen3-235b-a22b"].config | {"kv_sharing_layers": 3, "rms_norm_eps": 1e-6, "model_type": "novel_moe"}
+    with pytest.raises(ConfigError) as raised:
+        written(tmp_path, Case(own, 0, ""))
+    message = raised.value.message
+    assert "unknown model_type 'novel_moe'" in message
+    assert "Nearest by its fields is qwen2_moe, which would leave out kv_sharing_layers (3)." in message
+    del own["kv_sharing_layers"]
+    with pytest.raises(ConfigError, match="Its fields are those of qwen2_moe: set model_type to that"):
+        written(tmp_path, Case(own, 0, ""))
+
+
+def test_experts_in_a_latent_space_are_named_with_their_field(tmp_path):
+    own = CASES["nemotron-3-nano-30b-a3b"].config | {"moe_latent_size": 1024}
+    with pytest.raises(ConfigError, match="moe_latent_size: experts of tokens that are projected to 1024 elements"):
+        written(tmp_path, Case(own, 0, ""))
+
+
+@pytest.mark.parametrize(
+    ("name", "like"),
+    [("qwen3-next-80b-a3b", "qwen3-next-80b-a3b"), ("nemotron-h-8b", "nemotron-h-8b"),
+     ("granite-4.0-h-small", "granite-4.0-h-small")],
+)  # fmt: skip
+def test_a_hybrid_model_of_the_catalogue_is_that_of_its_configuration(tmp_path, name, like):
+    found, known = model(tmp_path, name), load_model(like)
+    assert (known.parameters, known.active_parameters) == (found.parameters, found.active_parameters)
+    assert (known.layer_kinds, known.mixer) == (found.layer_kinds, found.mixer)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections import ChainMap
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from weft.core.catalog import Provenance
-from weft.core.errors import ConfigError, UnknownNameError, is_whole, join_or, show_value
+from weft.core.errors import ConfigError, UnknownNameError, WeftError, is_whole, join_or, show_value
 from weft.core.files import read_json
 from weft.models.block import LAYERS
 from weft.models.transformer import Transformer
 
-Config = Mapping[str, Any]
+Config = MutableMapping[str, Any]
+"""The fields of a configuration; readers change none."""
 Values = dict[str, Any]
 
 
@@ -127,7 +130,7 @@ _WINDOWED = ("sliding_attention", "chunked_attention")
 
 def _cohere2(config: Config) -> Values:
     """Return sliding windows except in every fourth layer (`sliding_window_pattern`), unless `layer_types` says so."""
-    return _gated_values(config) | _mostly_windows({"sliding_window_pattern": 4, **config})
+    return _gated_values(config) | _mostly_windows(ChainMap(config, {"sliding_window_pattern": 4}))
 
 
 def _mostly_windows(config: Config) -> Values:
@@ -144,7 +147,8 @@ def _gemma3(config: Config) -> Values:
 def _llama4(config: Config) -> Values:
     """Return experts in every n-th layer and a shared expert, MLPs of another width, full attention in one of four."""
     chunked = config.get("attention_chunk_size")
-    listed = {**config, "sliding_window": chunked, "sliding_window_pattern": config["no_rope_layer_interval"]}
+    own = {"sliding_window": chunked, "sliding_window_pattern": config["no_rope_layer_interval"]}
+    listed = ChainMap(own, config)
     every = config["interleave_moe_layer_step"]
     layers = config.get("moe_layers") or range(every - 1, config["num_hidden_layers"], every)
     return _gated_values(config) | _mostly_windows(listed) | {
@@ -194,7 +198,7 @@ def _ernie_moe(config: Config) -> Values:
 
 def _alternating(config: Config) -> Values:
     """Windows in every other layer, the first one included, unless `layer_types` says otherwise."""
-    return _windows({"sliding_window_pattern": 2, **config})
+    return _windows(ChainMap(config, {"sliding_window_pattern": 2}))
 
 
 def _gpt_oss(config: Config) -> Values:
@@ -322,7 +326,9 @@ def _delta(config: Config) -> Values:
     every, layers = config.get("full_attention_interval") or 4, range(config["num_hidden_layers"])
     stated = config.get("layer_types")
     mixers = [_MIXERS[name] for name in stated] if stated else ["linear" if (at + 1) % every else "" for at in layers]
-    experts = _qwen_moe({**config, "mlp_only_layers": []}) if config.get("num_experts") else _gated_values(config)
+    experts = (
+        _qwen_moe(ChainMap({"mlp_only_layers": []}, config)) if config.get("num_experts") else _gated_values(config)
+    )
     networks = _routed(config) if config.get("num_experts") else ["dense"] * len(layers)
     return experts | {"pattern": _pattern(mixers, networks)}
 
@@ -799,10 +805,67 @@ def _check_values(config: Config, family: Family) -> None:
         raise ConfigError(f"it has {len(types)} layers, and num_hidden_layers is {layers}", None, "layer_types")
 
 
-def _check_kind(kind: object, label: str) -> None:
+class _Fields(dict[str, Any]):
+    """A configuration that remembers the fields that were asked for."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        super().__init__(fields)
+        self.asked: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.asked.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a field, or the default."""
+        self.asked.add(key)
+        return super().get(key, default)
+
+
+_OF_NO_ACCOUNT = re.compile(
+    r"_name|architectures|auto_map|transformers_version|model_type|.*token_id|.*dropout|.*_eps|.*epsilon|initializer.*|"
+    r"rope.*|partial_rotary_factor|rotary_.*|.*_coef|.*_scaling.*|.*_factor|.*multiplier|norm_topk_prob|output_.*|use_cache|"
+    r"pretraining_tp|tie_word_embeddings|.*dtype|quantization_config|vision_config|audio_config|scoring_func|time_step_.*|"
+    r"max_position_embeddings|hidden_act|num_logits_to_keep|bos.*|eos.*|pad.*|rescale.*|residual_in_fp32|.*_kernels"
+)
+"""Fields that decide no dimension: what is trained, the values of constants, words of a tokenizer."""
+
+
+def _nearest_family(config: Mapping[str, Any]) -> str:
+    """Return a sentence on the known type that leaves out fewest fields of a configuration; "" if none can read it."""
+    stated = [key for key, value in config.items() if value and not _OF_NO_ACCOUNT.fullmatch(key)]
+    found: list[tuple[int, str, list[str]]] = []
+    for name, family in FAMILIES.items():
+        fields = _Fields(_with_defaults(config, family))
+        try:
+            _read(fields, family, "", "")
+        except (WeftError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            continue
+        left = [key for key in stated if key not in fields.asked]
+        found.append((len(left), name, left))
+    if not found:
+        return ""
+    count, name, left = min(found, key=lambda one: (one[0], len(one[1])))
+    if not count:
+        return f" Its fields are those of {name}: set model_type to that if its layers are the same."
+    shown = ", ".join(f"{key} ({show_value(config[key])})" for key in left[:_SHOWN])
+    more = f" and {count - _SHOWN} more" if count > _SHOWN else ""
+    return f" Nearest by its fields is {name}, which would leave out {shown}{more}."
+
+
+_SHOWN = 6
+"""Fields that a message names."""
+
+
+def _with_defaults(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    return {**family.defaults, **{key: value for key, value in config.items() if value is not None}}
+
+
+def _check_kind(kind: object, label: str, config: Mapping[str, Any]) -> None:
     """Raise an error for a `model_type` that is not known; a name is offered only for a slip of the pen.
 
-    Models of names that look alike, such as of two generations, are different models.
+    Models of names that look alike, such as of two generations, are different models. The message says which fields
+    the nearest known type would leave out.
     """
     if isinstance(kind, str) and kind in FAMILIES:
         return
@@ -815,9 +878,8 @@ def _check_kind(kind: object, label: str) -> None:
     slips = [name for name in FAMILIES if _is_slip(str(kind), name)]
     meant = f" Did you mean {join_or(slips)}?" if slips else ""
     raise ConfigError(
-        f"unknown model_type {show_value(kind)}; known: {', '.join(FAMILIES)}.{meant} State the dimensions of another "
-        "model "
-        "in a TOML file, like those of weft models",
+        f"unknown model_type {show_value(kind)}; known: {', '.join(FAMILIES)}.{meant}{_nearest_family(config)} State "
+        "the dimensions of another model in a TOML file, like those of weft models",
         label,
     )
 
@@ -888,12 +950,12 @@ def from_config(file: Path) -> Transformer:
     kind = config.get("model_type")
     if kind is None:
         raise ConfigError("'model_type' is missing; is this the config.json of a Hugging Face model?", label)
-    _check_kind(kind, label)
     inner = config.get("text_config")
     if isinstance(inner, Mapping):  # the language model of a multimodal one
         config = {**config, **{key: value for key, value in inner.items() if value is not None}, "model_type": kind}
+    _check_kind(kind, label, config)
     family = FAMILIES[kind]
-    config = {**family.defaults, **{key: value for key, value in config.items() if value is not None}}
+    config = _with_defaults(config, family)
     try:
         _check_values(config, family)
         return _read(config, family, label, _name(file))
