@@ -17,6 +17,8 @@ COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broa
 """The collectives by name, spelled as in the libraries."""
 Form = Literal["ag_gemm", "gemm_rs", "gemm_ar"]
 """An all-gather of A's rows before the GEMM, or a reduce-scatter or all-reduce of its output after it."""
+PairForm = Literal["ag_gemm", "gemm_rs", "gemm_ar", "gemm_ag", "gemm_a2a"]
+"""Every form that closed forms time: also an all-gather or all-to-all of the GEMM's output after it."""
 RANKS = 8
 """Default number of GPUs of a collective."""
 

@@ -35,7 +35,7 @@ class AsyncTP(OverlapMethod):
     def check(self, graph: Graph) -> None:
         """Raise InputError: the engine runs no graph under this method."""
         raise InputError(
-            f"the overlap '{self.name}' is timed in closed form only, not by the engine; ask 'weft predict overlap' or "
+            f"the overlap '{self.name}' is timed in closed form only, not by the engine; ask 'weft advise fuse' or "
             f"'weft step --overlap tp={self.name}'"
         )
 

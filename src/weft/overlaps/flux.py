@@ -47,7 +47,7 @@ class Flux(OverlapMethod):
     )
 
     joins: ClassVar[str] = "tiles of a GEMM and its collective"
-    patterns: ClassVar[tuple[Pattern, ...]] = (*FORMS, "tp")
+    patterns: ClassVar[tuple[Pattern, ...]] = (*FORMS, "gemm_ag", "gemm_a2a", "tp")
     kernels: ClassVar[tuple[type[ChosenKernel], ...]] = (FusedTiles,)
     closed_forms: ClassVar[tuple[Pattern, ...]] = patterns
     fills_waves: ClassVar[bool] = True
@@ -59,13 +59,17 @@ class Flux(OverlapMethod):
         return scatter(graph, FusedTiles(), by="tile") if pair is None else join_gather(graph, FusedTiles())
 
     def estimate(self, pair: PairTimes, costs: Mapping[str, float]) -> Any:
-        """Return the longer part, one rank's share of the shorter one, which nothing hides, and the start.
+        """Return the longer part, the share of the shorter one that nothing hides, and the start.
 
-        Tiles stored at their owners travel at `flux.store_rate` at most, and a kernel adds them up at the end; a gather
-        takes a round per peer.
+        That share is one rank's, and behind a GEMM at least one wave's, whose tiles end together. Tiles stored at their
+        owners travel at `flux.store_rate` at most, and a kernel adds them up at the end; a gather takes a round per
+        peer.
         """
         shorter = np.minimum(pair.gemm, pair.collective)
-        device = np.maximum(pair.gemm, pair.collective) + shorter / pair.ranks
+        # Sums in the switch are pipelined below the tile: rows of fused NVLS all-reduces of one wave hide most of it.
+        by_waves = np.logical_and(pair.scatters, np.logical_not(pair.in_switch))
+        steps = np.where(by_waves, np.minimum(pair.ranks, pair.waves), pair.ranks)
+        device = np.maximum(pair.gemm, pair.collective) + shorter / steps
         device = np.where(np.isfinite(pair.simulated), pair.simulated, device)
         stored = np.logical_and(pair.scatters, np.logical_not(pair.in_switch))
         stores = pair.stored / costs["flux.store_rate"] + pair.gemm / pair.ranks + pair.summed

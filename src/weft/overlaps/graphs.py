@@ -13,12 +13,16 @@ from weft.graph.collective import Form
 from weft.graph.graph import Granularity
 from weft.graph.moe import MoELayer, moe_layer
 
-Pattern = Literal["ag_gemm", "gemm_rs", "gemm_ar", "corun", "moe_layer", "program", "tp", "cp", "ep", "dp"]
+Pattern = Literal[
+    "ag_gemm", "gemm_rs", "gemm_ar", "gemm_ag", "gemm_a2a", "corun", "moe_layer", "program", "tp", "cp", "ep", "dp"
+]
 """What a method applies to: a pattern of a graph, or the collectives of one axis of a step."""
 PATTERNS: Mapping[Pattern, str] = {
     "ag_gemm": "an all-gather and the GEMM behind it",
     "gemm_rs": "a GEMM and the reduce-scatter behind it",
     "gemm_ar": "a GEMM and the all-reduce behind it",
+    "gemm_ag": "a GEMM and the all-gather behind it",
+    "gemm_a2a": "a GEMM and the all-to-all behind it",
     "corun": "independent GEMMs and collectives",
     "moe_layer": "an MoE layer",
     "program": "a program of one GPU",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
@@ -12,9 +13,10 @@ from weft.core.options import RunOptions
 from weft.estimate.dispatch import estimate
 from weft.estimate.target import BenchmarkProtocol, target
 from weft.graph import Collective, Driver, Gemm, Graph
-from weft.hardware import Described
+from weft.hardware import Described, Gpu
 from weft.kernels import running_clock
 from weft.kernels.library.software import WORKGROUPS
+from weft.overlaps.lower.fit import tiling_for
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,10 @@ class PairTimes:
     to one peer. `stored` is what the GEMM of a fused kernel stores at peers of its node [bytes], `summed` the time to
     add up partial sums [s]. Userbuffers' reduce-scatters take the share `taken` of the compute units, which add up
     partial sums in `added` [s]. `scatters` says that the GEMM comes first, `in_switch` that the library's collective
-    lets the switch add. `framework` says that a framework calls both, so that its costs count. `simulated` is the time
-    of both joined by the engine, `switched` that of the all-reduce by switches that add; NaN if unknown.
+    lets the switch add, `waves` in how many waves the GEMM's tiles run, `gathers` that the
+    collective is an all-reduce, whose sums are gathered. `framework` says that a framework calls both,
+    so that its costs count. `simulated` is the time of both joined by the engine, `switched` that of the all-reduce by
+    switches that add, `pushed` that of the collective by copy engines that kernels start; NaN if unknown.
     """
 
     gemm: Any
@@ -40,9 +44,12 @@ class PairTimes:
     ranks: Any
     scatters: Any
     in_switch: Any
+    waves: Any
+    gathers: Any = False
     framework: Any = True
     simulated: Any = np.nan
     switched: Any = np.nan
+    pushed: Any = np.nan
 
     @classmethod
     def stack(cls, pairs: list[Self]) -> Self:
@@ -62,7 +69,7 @@ def pair_of(
 
     Raises InputError for any other graph, and what `estimate` raises.
     """
-    gemm, moved = _ops(work)
+    gemm, moved, scatters = _ops(work)
     machine = target(system, options, harness)
     both = [float(estimate(op, system, options, harness).seconds) for op in (gemm, moved)]
     share = replace(gemm, m=-(-int(gemm.m) // moved.ranks))
@@ -74,7 +81,7 @@ def pair_of(
         machine.gpu.compute.compute_units,
         machine.gpu.compute.port_bytes_per_clock * running_clock(machine.gpu, machine.options),
     )
-    summed = 0.0 if moved.name == "all_gather" else moved.bytes + each
+    summed = moved.bytes + each if moved.reduces else 0.0
     return PairTimes(
         gemm=both[0],
         collective=both[1],
@@ -85,18 +92,30 @@ def pair_of(
         taken=min(WORKGROUPS / units, 1.0),
         added=summed / (min(WORKGROUPS, units) * port),
         ranks=moved.ranks,
-        scatters=moved.name != "all_gather",
+        scatters=scatters,
         in_switch=moved.name == "all_reduce" and machine.fabric.multicast,
+        waves=_waves(gemm, machine.gpu, machine.options),
+        gathers=moved.name == "all_reduce",
     )
 
 
-def _ops(work: Graph) -> tuple[Gemm, Collective]:
-    """Return the GEMM and the collective of a graph of just these; InputError for any other graph."""
+def _waves(gemm: Gemm, gpu: Gpu, options: RunOptions) -> int:
+    """Return in how many waves the tiles of a GEMM run on all compute units."""
+    tiling = tiling_for(gemm, gpu, options)
+    return math.ceil(tiling.workgroups(gemm) / (gpu.compute.compute_units * max(tiling.resident, 1)))
+
+
+def _ops(work: Graph) -> tuple[Gemm, Collective, bool]:
+    """Return the GEMM and the collective of a graph of just these, and whether the GEMM comes first.
+
+    An all-gather comes first unless it waits for the GEMM. Raises InputError for any other graph.
+    """
     ops = [node.op for node in work]
     gemms, moved = [op for op in ops if isinstance(op, Gemm)], [op for op in ops if isinstance(op, Collective)]
     if len(ops) != 2 or not gemms or not moved or moved[0].name not in _JOINED:
         raise InputError(f"{work} is no GEMM with the {', '.join(_JOINED)} of its operand or output; give one of each")
-    return gemms[0], moved[0]
+    waits = any(node.edges for node in work if isinstance(node.op, Collective))
+    return gemms[0], moved[0], waits or moved[0].name != "all_gather"
 
 
-_JOINED = ("all_gather", "reduce_scatter", "all_reduce")
+_JOINED = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")

@@ -19,6 +19,7 @@ _HOMES = {
     "userbuffers:Userbuffers": "userbuffers",
     "async_tp:AsyncTP": "async-tp",
     "in_network:InNetwork": "in-network",
+    "mori:MORI_METHODS": "mori mori-split",
     "t3:T3_METHODS": "t3 t3-mca t3-critical t3-direct t3-direct-dma t3-nvls t3-two-level t3-split-k",
     "t3_all_gather:T3AllGather": "t3-all-gather",
     "remote_loads:RemoteLoading": "remote-loads",
@@ -207,7 +208,7 @@ def find_simulated(overlap: str | OverlapMethod) -> OverlapMethod:
         method = OVERLAPS[overlap]
     if not method.simulated:
         raise InputError(
-            f"the overlap '{method.name}' is timed in closed form only, not by the engine; ask 'weft predict overlap' "
+            f"the overlap '{method.name}' is timed in closed form only, not by the engine; ask 'weft advise fuse' "
             f"or 'weft step --overlap tp={method.name}', or choose one of {', '.join(simulated_methods())}"
         )
     return method

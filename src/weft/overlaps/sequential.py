@@ -59,7 +59,9 @@ class Sequential(ExpertMethod):
     algorithm: LibraryAlgorithm | Literal["library"] | None = None
 
     joins: ClassVar[str] = "nothing: one after the other"
-    patterns: ClassVar[tuple[Pattern, ...]] = ("ag_gemm", "gemm_rs", "gemm_ar", "moe_layer", "tp", "dp")
+    patterns: ClassVar[tuple[Pattern, ...]] = (
+        "ag_gemm", "gemm_rs", "gemm_ar", "gemm_ag", "gemm_a2a", "moe_layer", "tp", "dp",
+    )  # fmt: skip
     closed_forms: ClassVar[tuple[Pattern, ...]] = patterns
 
     def __post_init__(self) -> None:

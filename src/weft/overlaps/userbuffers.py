@@ -77,8 +77,9 @@ class Userbuffers(OverlapMethod):
         computed = pair.ranks * np.maximum(pair.piece / COPY_STREAMS, pair.gemm / pair.ranks) + copy
         gathered = np.maximum(computed, (pair.ranks - 1) * copy + pair.piece)
         moved = pair.collective + pair.added
-        slowed = pair.gemm + pair.taken * moved
-        scattered = np.maximum(slowed + moved / SPLITS, pair.gemm / SPLITS + moved)
+        part = np.maximum(pair.gemm / SPLITS, pair.piece)  # a rank's share of the rows takes no longer than a part
+        slowed = SPLITS * part + pair.taken * moved
+        scattered = np.maximum(slowed + moved / SPLITS, part + moved)
         device = np.where(scatters, scattered, gathered)
         device = np.where(np.isfinite(pair.simulated), pair.simulated, device)
         calls = np.where(scatters, _SPLIT_CALLS * SPLITS, _COPY_CALLS * pair.ranks)

@@ -17,7 +17,7 @@ from weft.core.options import Fidelity, RunOptions
 from weft.core.store import Store, read_or_make
 from weft.core.store.records import say
 from weft.graph import Collective, Driver, Gemm, Graph, Node
-from weft.graph.collective import Form
+from weft.graph.collective import Form, PairForm
 from weft.hardware import System
 from weft.kernels.library.software import costs
 from weft.models.parallel.deployment import Deployment
@@ -56,7 +56,8 @@ class TimedPair:
     """A GEMM and the collective before or behind it, their times alone [s], and the ranks' system.
 
     `gather_s` is the time of the all-gather that follows the reduce-scatter of an all-reduce [s], else 0. A `framework`
-    that calls both on two streams costs time, too.
+    that calls both on two streams costs time, too. `form` says what waits for what (None: as in a step), `kernel` how
+    many times as long as the library's the GEMM's own kernel takes, which `gemm_s` includes.
     """
 
     gemm: Gemm
@@ -67,6 +68,8 @@ class TimedPair:
     system: System
     options: RunOptions
     framework: bool = True
+    form: PairForm | None = None
+    kernel: float = 1.0
 
 
 def join(pair: TimedPair, method: str) -> tuple[float, float]:
@@ -75,22 +78,24 @@ def join(pair: TimedPair, method: str) -> tuple[float, float]:
     The times come from the closed form of the method or, for methods without one, from the engine.
     """
     found = OVERLAPS[method]
-    return _closed_form(pair, found) if found.estimates("tp") else _engine(pair, method)
+    return _closed_form(pair, found) if found.estimates("tp") or not found.simulated else _engine(pair, method)
 
 
 def _closed_form(pair: TimedPair, method: OverlapMethod) -> tuple[float, float]:
     """By the closed form of the method, whose software costs count."""
-    both = _alone(pair.gemm, pair.moved, pair.system, pair.options)
+    both = _alone(pair.form or FORM_OF[pair.moved.name], pair.gemm, pair.moved, pair.system, pair.options)
     both = replace(both, gemm=pair.gemm_s, collective=pair.moved_s, framework=pair.framework)
+    both = replace(both, piece=both.piece * pair.kernel)
     both = method.complete(both, pair.moved, pair.system, pair.options)
     return pair.gemm_s, float(method.seconds(both)) - pair.gemm_s
 
 
 @lru_cache(4096)
-def _alone(gemm: Gemm, moved: Collective, system: System, options: RunOptions) -> PairTimes:
+def _alone(form: PairForm, gemm: Gemm, moved: Collective, system: System, options: RunOptions) -> PairTimes:
     """Return the times of what a GEMM and its collective split into; plans of a search ask for the same pairs."""
-    nodes = Node(gemm, "gemm"), Node(moved, "moved")
-    return pair_of(Graph(nodes, moved.ranks), system, options)
+    before = form == "ag_gemm"
+    nodes = Node(gemm, "gemm", after=("moved",) * before), Node(moved, "moved", after=("gemm",) * (not before))
+    return pair_of(Graph(nodes[::-1] if before else nodes, moved.ranks), system, options)
 
 
 def _engine(pair: TimedPair, name: str) -> tuple[float, float]:

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from weft.graph import Collective, Gemm, Graph, Node, Routing, concurrent, exper
 from weft.kernels.library.software import costs
 from weft.models.parallel import dependent
 from weft.models.parallel.plan import TrainingPlan
-from weft.overlaps import AXES, FORMS, OVERLAPS, PLACES, Axis, OverlapMethod, Pattern, not_an_overlap
+from weft.overlaps import AXES, FORMS, OVERLAPS, Axis, OverlapMethod, Pattern, not_an_overlap
 from weft.overlaps.pairs import PairTimes, pair_of
 from weft.simulate.result import Timeline
 from weft.simulate.single import simulate
@@ -127,7 +127,7 @@ def it_has_a_name_and_words(method: OverlapMethod) -> str | None:
 
 def its_patterns_are_known(method: OverlapMethod) -> str | None:
     """Its patterns, and those of its formulas, are patterns of Weft."""
-    known = {pattern for patterns in PLACES.values() for pattern in patterns}
+    known = get_args(Pattern)
     odd = [pattern for pattern in (*method.patterns, *method.closed_forms) if pattern not in known]
     return f"{odd[0]!r} is none of {', '.join(sorted(known))}" if odd else None
 

@@ -30,6 +30,7 @@ RULES: Mapping[str, Quantity | None] = {
     "async-tp.issue": _TIME,
     "async-tp.copy_share": _SHARE,
     "async-tp.barrier": _TIME,
+    "mori.packet": _TIME,
 }
 """Every value of `software.toml` by path; times in seconds, the rate in bytes/s, the share a ratio."""
 _EXECUTOR_RULES: Mapping[str, Quantity | None] = {

@@ -9,7 +9,7 @@ from typing import cast, get_args
 
 from weft.core.errors import InputError, check_name, check_type, check_whole, show_value
 from weft.graph import Collective, Gemm, Graph, Node
-from weft.graph.collective import Form
+from weft.graph.collective import PairForm
 from weft.models import SubLayer, Transformer
 from weft.models import sublayer as unsplit
 
@@ -27,35 +27,50 @@ def split(sublayer: SubLayer, tp: int) -> Graph:
     return replace(dependent("gemm_ar", replace(gemm, k=gemm.k // tp), tp), title=title, labels=labels)
 
 
-def dependent(form: Form, gemm: Gemm, ranks: int) -> Graph:
+_BEHIND = {"gemm_rs": "reduce_scatter", "gemm_ar": "all_reduce", "gemm_ag": "all_gather", "gemm_a2a": "all_to_all"}
+"""The collective of a GEMM's output, by the form."""
+
+
+def dependent(form: PairForm, gemm: Gemm, ranks: int) -> Graph:
     """Return one GPU's part of a GEMM over `ranks` GPUs, and the collective before or after it.
+
+    "gemm_ag" gathers the outputs of all GPUs on each; "gemm_a2a" sends each GPU a share of every output. Closed forms
+    time both, the engine does not.
 
     >>> [node.id for node in dependent("ag_gemm", Gemm(4096, 512, 4096), ranks=8)]
     ['all_gather', 'gemm']
     """
-    check_name("form of a dependent collective", form, get_args(Form))
+    check_name("form of a dependent collective", form, get_args(PairForm))
     check_type("the GEMM", gemm, Gemm, "give one, like weft.gemm(4096, 512, 4096)")
     check_whole("ranks", ranks, 2, 8)
     if form == "ag_gemm":
         gathered = Collective("all_gather", gemm.m * gemm.k * gemm.element_bytes, ranks, gemm.dtype)
         nodes = (Node(gathered, "all_gather"), Node(gemm, "gemm", after=("all_gather",)))
     else:
-        name = "reduce_scatter" if form == "gemm_rs" else "all_reduce"
-        reduced = Collective(name, gemm.output_bytes, ranks, gemm.output_dtype)
-        nodes = (Node(gemm, "gemm"), Node(reduced, name, after=("gemm",)))
+        name = _BEHIND[form]
+        size = gemm.output_bytes * (ranks if form == "gemm_ag" else 1)
+        moved = Collective(name, size, ranks, gemm.output_dtype)
+        nodes = (Node(gemm, "gemm"), Node(moved, name, after=("gemm",)))
     return Graph(nodes, ranks, f"GEMM {gemm} with its {nodes[0].name if form == 'ag_gemm' else nodes[1].name}")
 
 
-def share_of(form: Form, whole: Gemm, ranks: int) -> Gemm:
-    """Return one GPU's part of a GEMM: its columns after an all-gather, otherwise its part of K.
+_CUT = {"ag_gemm": "n", "gemm_rs": "k", "gemm_ar": "k", "gemm_ag": "n", "gemm_a2a": "m"}
+"""The dimension of the whole GEMM that the GPUs share, by the form."""
+
+
+def share_of(form: PairForm, whole: Gemm, ranks: int) -> Gemm:
+    """Return one GPU's part of a GEMM: its columns around an all-gather, its part of K before a reduction, or its rows.
 
     InputError for dimensions that `ranks` does not divide.
     """
-    cut, name = (whole.n, "N") if form == "ag_gemm" else (whole.k, "K")
-    for size, what in ((cut, name), (whole.m, "M")):
+    cut = _CUT[form]
+    for name in dict.fromkeys((cut, "m")):
+        size = getattr(whole, name)
         if size % ranks:
-            raise InputError(f"{what} is {size}, which {ranks} GPUs cannot share evenly; choose a multiple of {ranks}")
-    return replace(whole, n=cut // ranks) if form == "ag_gemm" else replace(whole, k=cut // ranks)
+            raise InputError(
+                f"{name.upper()} is {size}, which {ranks} GPUs cannot share evenly; choose a multiple of {ranks}"
+            )
+    return replace(whole, **{cut: getattr(whole, cut) // ranks})
 
 
 def sublayer(

@@ -1,0 +1,103 @@
+"""AMD's MORI: a GEMM whose workgroups start copy engines (SDMA), which push finished chunks of its output to peers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from weft.core.errors import InputError
+from weft.core.options import RunOptions
+from weft.estimate import BenchmarkProtocol, estimate
+from weft.graph import Collective, Driver, Graph
+from weft.hardware import Gpu, System
+from weft.overlaps.base import OverlapMethod
+from weft.overlaps.graphs import Pattern
+from weft.overlaps.pairs import PairTimes
+
+CHUNKS = (1, 2, 4, 8)
+"""Chunks of the output that MORI's benchmarks try; the fastest is taken, as a tuner does."""
+
+
+@dataclass(frozen=True)
+class Mori(OverlapMethod):
+    """A GEMM and the pushes of its output by copy engines: `fused`, chunk by chunk, or after the GEMM has ended.
+
+    `chunks` is into how many the output is cut (None: the fastest of `CHUNKS`). One lane of threads per peer issues
+    their packets, or one thread all of them (`one_thread`). An all-reduce is an exchange by copy engines, a kernel that
+    adds, and a gather by copy engines; only the exchange begins while the GEMM runs.
+    """
+
+    name: str = "mori"
+    title: str = "MORI"
+    summary: str = "the GEMM's workgroups start copy engines, which push finished chunks of its output (AMD's MORI)"
+    hardware_needs: tuple[str, ...] = ("copy engines that kernels start (SDMA of AMD's GPUs)",)
+    fused: bool = True
+    chunks: int | None = None
+    one_thread: bool = False
+
+    joins: ClassVar[str] = "chunks of a GEMM and copies of its output"
+    patterns: ClassVar[tuple[Pattern, ...]] = ("gemm_ar", "gemm_ag", "gemm_a2a")
+    closed_forms: ClassVar[tuple[Pattern, ...]] = patterns
+    simulated: ClassVar[bool] = False
+
+    def check(self, graph: Graph) -> None:
+        """Raise InputError: the engine runs no graph under this method."""
+        raise InputError(
+            f"the overlap '{self.name}' is timed in closed form only, not by the engine; ask 'weft advise fuse'"
+        )
+
+    def apply(self, graph: Graph, gpu: Gpu) -> Graph:
+        """Raise InputError, as `check` does."""
+        self.check(graph)
+        return graph
+
+    def complete(self, pair: PairTimes, moved: Collective, system: System, options: RunOptions) -> PairTimes:
+        """Return the times with that of one exchange or gather by copy engines that a kernel starts.
+
+        The host's commands fall away; a trigger takes their place. NaN over several nodes.
+        """
+        if system.nodes > 1:
+            return pair
+        pushes = replace(moved, name="all_gather" if moved.name == "all_gather" else "all_to_all")
+        found = estimate(pushes, system, options, BenchmarkProtocol(driver=Driver.DMA))
+        started = float(found.seconds) - float(found.parts["launch"]) + system.gpu.dma.trigger
+        return replace(pair, pushed=started)
+
+    def estimate(self, pair: PairTimes, costs: Mapping[str, float]) -> Any:
+        """Return the time of chunks that are pushed as they end: the GEMM and the last push, or all pushes.
+
+        Chunks end no earlier than a wave of tiles, so that a GEMM of one wave hides nothing. Every further chunk costs
+        the GEMM and the engines a packet.
+        """
+        begin = pair.framework * costs["sequential.gap"]
+        behind = np.where(pair.gathers, pair.summed + pair.pushed, 0.0)
+        if not self.fused:
+            return pair.gemm + begin + pair.pushed + behind
+        found, issued = np.inf, pair.ranks - 1 if self.one_thread else 1
+        for chunks in CHUNKS if self.chunks is None else (self.chunks,):
+            steps = np.minimum(chunks, pair.waves)
+            gemm = pair.gemm + chunks * issued * costs["mori.packet"]
+            pushed = pair.pushed + (chunks - 1) * costs["mori.packet"]
+            found = np.minimum(found, np.maximum(gemm + pushed / steps, pair.gemm / steps + pushed))
+        return found + behind
+
+    def missing_hardware(self, system: System) -> str:
+        """Return a sentence on copy engines that kernels start, unless they are AMD's and reach all peers."""
+        if system.gpu.vendor == "amd" and system.nodes == 1:
+            return ""
+        return f"{self.name} needs hardware that {system.name} lacks: {', '.join(self.hardware_needs)}."
+
+
+MORI_METHODS = (
+    Mori(),
+    Mori(
+        name="mori-split",
+        title="MORI, split",
+        summary="the GEMM, then copy engines that a kernel starts push its output (AMD's MORI)",
+        fused=False,
+    ),
+)
+"""MORI's GEMM with its pushes, fused and one after the other."""
