@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from weft.plan.serving import plan_serving as plan_serving
     from weft.plan.tune import tune as tune
     from weft.plan.tune.advisor import advise as advise
+    from weft.plan.tune.fuse import advise_fuse as advise_fuse
     from weft.plan.tune.perturb import perturb as perturb
     from weft.plan.tune.tiles import tiles as tiles
     from weft.rewrite import rewrite as rewrite
@@ -150,6 +151,7 @@ _MODULES = {
     "weft.testing": "testing",
     "weft.plan.tune": "tune",
     "weft.plan.tune.advisor": "advise",
+    "weft.plan.tune.fuse": "advise_fuse",
     "weft.plan.tune.perturb": "perturb",
     "weft.plan.tune.tiles": "tiles",
 }

@@ -16,15 +16,14 @@ from weft.estimate.errors import collective_error, gemm_error
 from weft.graph import Collective, Graph, LibraryCollective, Node, concurrent
 from weft.kernels.library.software import Residual
 from weft.models import SubLayer
-from weft.models.parallel import dependent, share_of, split
+from weft.models.parallel import split
 from weft.overlaps import OVERLAPS
-from weft.overlaps.pairs import pair_of
 from weft.plan.scale import AS_PLANNED
-from weft.plan.tune import joins
 from weft.simulate import alone, compare
 from weft.simulate.single import simulate
 from weft.step.clock import train
-from weft.step.durations import BETWEEN_OTHERS
+from weft.step.durations import BETWEEN_OTHERS, OperatorTimes
+from weft.step.overlaps import overlap_nodes, pairs
 from weft.step.result.step import RESIDUAL
 from weft.sweep.questions import StepQuestion
 from weft.sweep.simulations import Bench
@@ -113,7 +112,7 @@ def test_a_pair_is_one_question_for_simulate_and_advise(tmp_path):
 
 
 def test_a_gemm_behind_an_all_gather_takes_as_long_by_command_as_by_function(tmp_path):
-    """N is that of all GPUs for the command, as for predict overlap; a graph has one GPU's."""
+    """N is that of all GPUs for the command, as for advise fuse; a graph has one GPU's."""
     whole = ("--gemm", "1024,1024,512", "--tp", 4, "--dtype", "fp16", "--form", "ag_gemm")
     written = command(tmp_path, "simulate", "sublayer", *whole)
     graph = weft.dependent("ag_gemm", weft.Gemm(1024, 256, 512, "fp16"), ranks=4)
@@ -212,16 +211,36 @@ def test_an_overlap_method_gives_one_step_by_command_function_plan_scaling_and_s
     assert found.plans[0].step_time_s == same(step.seconds)
 
 
-@pytest.mark.parametrize("method", ["flux", "userbuffers", "async-tp"])
-def test_a_joined_pair_takes_as_long_by_command_as_by_function(tmp_path, method):
-    asked = ("predict", "overlap", "gemm_rs", ",".join(map(str, SHAPE)), "--ranks", 8, "--system", "8xh100")
-    written = command(tmp_path, *asked, "--method", method)
-    (found,) = (
-        way.seconds for way in joins("gemm_rs", GEMM, 8, "8xh100", methods=[method]).ways if way.method == method
-    )
-    assert written["ways"][1]["seconds"] == same(found)
-    work = dependent("gemm_rs", share_of("gemm_rs", GEMM, 8), 8)
-    assert found == same(float(OVERLAPS[method].seconds(pair_of(work, "8xh100", weft.core.options.SUSTAINED))))
+@pytest.mark.parametrize("method", ["flux", "userbuffers", "async-tp", "priority"])
+def test_a_pair_takes_as_long_by_command_as_by_function(tmp_path, method):
+    asked = ("advise", "fuse", "--collective", "reduce_scatter", "--gemm", ",".join(map(str, SHAPE)), "--gpu", GPU)
+    written = command(tmp_path, *asked, "--method", method, "--fidelity", "estimate")
+    found = weft.advise_fuse("gemm_rs", GEMM, 8, GPU, methods=[method], fidelity="estimate")
+    assert [one["seconds"] for one in written["options"]] == [same(one.seconds) for one in found.options]
+
+
+LLAMA = {"tp": 8, "sp": True, "zero": 3, "batch": 128, "micro_batch": 1}
+METHODS = ("sequential", "flux", "userbuffers", "async-tp")
+
+
+@pytest.mark.parametrize("form", ["ag_gemm", "gemm_rs"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_sub_layer_takes_as_long_in_a_step_as_advised(method, form):
+    """The MLP of Llama 3 70B as `step` and `step_overlaps` time it under a method, and as `advise_fuse` does."""
+    step = weft.step("llama-3-70b", MACHINE, overlap=f"tp={method}", fidelity="estimate", **LLAMA)
+    system = weft.system(MACHINE)
+    prices = OperatorTimes(system, step.plan, SUSTAINED)
+    (layer,) = {id(part): part for part in step.chunks[0].parts if part.name == "dense"}.values()
+    seconds, _, _ = overlap_nodes(layer.forward.graph, prices, method)
+    found = [
+        (gemm.op, seconds[gemm.name] + seconds[moved.name])
+        for gemm, moved in pairs(layer.forward.graph)
+        if (moved.op.name == "all_gather") == (form == "ag_gemm")
+    ]
+    gemm, both = max(found, key=lambda one: one[0].flops)
+    whole = replace(gemm, n=gemm.n * 8) if form == "ag_gemm" else replace(gemm, k=gemm.k * 8)
+    advised = weft.advise_fuse(form, whole, 8, weft.system("8xh100"), fidelity="estimate")
+    assert both == same(advised.option(method).seconds)
 
 
 def test_a_sub_layer_by_an_algorithm_takes_as_long_by_command_as_by_function(tmp_path):

@@ -28,9 +28,10 @@ from weft.overlaps import (
 from weft.overlaps.graphs import FORM_OF
 from weft.overlaps.pairs import pair_of
 from weft.plan.space import space
-from weft.plan.tune import joins
+from weft.plan.tune import advise_fuse
 from weft.simulate.single import simulate
 from weft.step.clock import train
+from weft.step.durations import OperatorTimes
 from weft.step.overlaps import TimedPair, check_overlap, join
 from weft.sweep.questions import StepQuestion
 
@@ -98,11 +99,11 @@ def test_a_step_takes_a_method_on_the_axes_where_it_applies_and_refuses_it_elsew
         check_overlap(plan(axis, name), NODE, "windows")
 
 
-@pytest.mark.parametrize("ask", ["simulate", "predict", "step", "plan", "sweep"])
+@pytest.mark.parametrize("ask", ["simulate", "advise", "step", "plan", "sweep"])
 def test_an_unknown_method_is_refused_by_every_question_with_the_known_ones(ask):
     asked = {
         "simulate": lambda: find_simulated("fluxx"),
-        "predict": lambda: joins("gemm_rs", GEMM, 8, NODE, methods=["fluxx"]),
+        "advise": lambda: advise_fuse("gemm_rs", GEMM, 8, NODE, methods=["fluxx"]),
         "step": lambda: weft.step("llama-3-8b", "8xh100", tp=8, overlap="tp=fluxx", fidelity="estimate"),
         "plan": lambda: space(MODEL, NODE, Framework(), 8, 2048, {"overlap": "tp=fluxx"}),
         "sweep": lambda: StepQuestion(
@@ -142,7 +143,7 @@ def test_choices_without_effect_on_one_rank_are_refused():
         weft.step("llama-3-8b", "8xh100", sp=True, batch=8, sequence=2048, fidelity="estimate")
 
 
-@pytest.mark.parametrize("name", [name for name in CLOSED if name != SEQUENTIAL])
+@pytest.mark.parametrize("name", [name for name in CLOSED if name != SEQUENTIAL and OVERLAPS[name].applies("tp")])
 def test_a_closed_form_changes_a_step(name):
     same = {"tp": 8, "sp": name != "in-network"}
     times = [seconds(**same, overlap={"tp": one}) for one in (SEQUENTIAL, name)]
@@ -164,19 +165,18 @@ def test_a_way_to_share_that_meets_no_kernel_says_so():
 
 @pytest.mark.parametrize("form", ["ag_gemm", "gemm_rs", "gemm_ar"])
 @pytest.mark.parametrize("name", CLOSED)
-def test_a_step_and_a_prediction_give_a_pair_the_same_time(name, form):
+def test_a_step_and_advice_give_a_pair_the_same_time(name, form):
+    how = {"methods": None if name == SEQUENTIAL else [name], "fidelity": "estimate"}
     if form not in OVERLAPS[name].forms:
         with pytest.raises(InputError, match="choose one of"):
-            joins(form, GEMM, 8, NODE, methods=[name])
+            advise_fuse(form, GEMM, 8, NODE, **how)
         return
     work = dependent(form, share_of(form, GEMM, 8), 8)
-    alone = pair_of(work, NODE, SUSTAINED)
     (gemm,), (moved,) = (tuple(node.op for node in nodes) for nodes in (work.gemms, work.collectives))
     assert FORM_OF[moved.name] == form
-    stepped = join(TimedPair(gemm, moved, alone.gemm, alone.collective, 0.0, NODE, SUSTAINED), name)
-    asked = joins(form, GEMM, 8, NODE, methods=None if name == SEQUENTIAL else [name])
-    (predicted,) = (way.seconds for way in asked.ways if way.method == name)
-    assert sum(stepped) == pytest.approx(predicted, rel=1e-9)
+    prices = OperatorTimes(NODE, TrainingPlan(batch=8, tp=8), SUSTAINED)
+    stepped = join(TimedPair(gemm, moved, prices.of(gemm), prices.of(moved, "tp"), 0.0, NODE, SUSTAINED), name)
+    assert sum(stepped) == pytest.approx(advise_fuse(form, GEMM, 8, NODE, **how).option(name).seconds, rel=1e-9)
 
 
 @pytest.mark.parametrize("form", ["ag_gemm", "gemm_rs"])

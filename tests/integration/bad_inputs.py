@@ -330,7 +330,7 @@ extra
 --gemm 512,512,512 --corun all_gather:1MiB --mode explicit --ranks 128
 --model=
 """,
-    "advise --gemm 8192,8192,8192 --corun all_gather:1MiB --gpu mi300x": r"""
+    "advise corun --gemm 8192,8192,8192 --corun all_gather:1MiB --gpu mi300x": r"""
 --ranks 1
 --ranks 100000
 --jobs 0
@@ -340,7 +340,34 @@ extra
 --dtype fp99
 --json o/tables.json --out o
 """,
+    "advise fuse": r"""
+(nothing)
+--gemm 8192,8192,8192
+--gemm 8192,8192,8192 --gpu mi300x
+--gemm 8192,8192,8192 --collective all_gather
+--gemm 8192,8192,8192 --collective broadcast --gpu mi300x
+--gemm 8192,8192,8192 --collective all_gather --form gemm_ag --gpu mi300x
+--gemm 8192,8192,8192 --collective all_gather --gpu mi300x --system mi300x-x8
+--gemm 8192,8192,8192 --collective all_gather --gpu nope
+--gemm 8192,8192 --collective all_gather --gpu mi300x
+--gemm 8192,8196,8192 --collective all_gather --gpu mi300x
+--gemm 8192,8192,8192 --collective all_gather --gpu mi300x --tp 1
+--gemm 8192,8192,8192 --collective all_gather --gpu mi300x --dtype fp99
+--gemm 8192,8192,8192 --collective all_gather --gpu mi300x --method nope
+--gemm 8192,8192,8192 --collective all_gather --gpu mi300x --method sequential
+--gemm 8192,8192,8192 --collective all_gather --gpu mi300x --method in-network
+--gemm 8192,8192,8192 --collective all_reduce --gpu mi300x --method dma
+--gemm 8192,8192,8192 --collective all_gather --gpu mi300x --method streams --fidelity estimate
+--gemm 8192,8192,8192 --collective all_gather --gpu mi300x --m-range 8192
+--gemm 8192,8192,8192 --collective all_gather --gpu mi300x --m-range 8192,512
+--gemm 8192,8192,8192 --collective all_gather --gpu mi300x --gemm-time 57
+--gemm 8192,8192,8192 --collective all_gather --gpu mi300x --gemm-time 0us
+--gemm 8192,8192,8192 --collective all_gather --gpu mi300x --gemm-time 57us --m-range 512,8192
+""",
     "advise": r"""
+--gemm 8192,8192,8192 --corun all_gather:1MiB --gpu mi300x
+""",
+    "advise corun": r"""
 (nothing)
 --gemm 8192,8192,8192 --corun all_gather:1MiB
 --gemm 8192,8192 --corun all_gather:1MiB --gpu mi300x

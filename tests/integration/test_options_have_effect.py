@@ -35,7 +35,7 @@ LINES = (
     "predict gemm --shapes gemms.csv",
     "predict layer --model gpt-3 --system dgx-h100",
     "predict op softmax --shape rows=4096,columns=4096",
-    "predict overlap ag_gemm 8192,11008,4096 --ranks 8 --system hgx-h800",
+    "advise fuse --form ag_gemm --gemm 8192,11008,4096 --tp 8 --system hgx-h800",
     "tiles 128,512,512 --gpu h100-sxm",
     "rewrite mega-gpt-2 --system 8xh100 --tp 2 --sequence 64 --most 5",
     "roofline mega-gpt-2 --system 16xa100 --tp 4 --pp 2 --batch 16",

@@ -15,7 +15,6 @@ from weft.core.errors import InputError, UnknownNameError
 from weft.graph import KernelChoice, LibraryCollective
 from weft.overlaps import OVERLAPS, STRATEGIES, find_overlap
 from weft.overlaps.sequential import Sequential
-from weft.plan.tune import joins
 from weft.testing import ContractError, check_overlap
 
 FILE = '''
@@ -65,10 +64,11 @@ def test_simulate_and_compare_take_it(named, tmp_path):
     assert by_name["twice"] == by_name["flux"] == alone["total_us"]
 
 
-def test_a_prediction_takes_it_and_its_formula(named, tmp_path):
-    asked = ("predict", "overlap", "gemm_rs", "8192,4096,8192", "--ranks", "8", "--system", "dgx-h100")
-    ways = {way["method"]: way["seconds"] for way in command(tmp_path, *asked, "--method", f"flux,{named}")["ways"]}
-    assert ways["twice"] == pytest.approx(2 * ways["flux"], rel=1e-12)
+def test_advice_to_fuse_takes_it_and_its_formula(named, tmp_path):
+    asked = ("advise", "fuse", "--form", "gemm_rs", "--gemm", "8192,4096,8192", "--system", "dgx-h100")
+    options = command(tmp_path, *asked, "--method", f"flux,{named}")["options"]
+    times = {one["method"]: one["seconds"] for one in options}
+    assert times["twice"] == pytest.approx(2 * times["flux"], rel=1e-12)
 
 
 def test_an_axis_of_a_step_takes_it(named, tmp_path):
@@ -98,7 +98,8 @@ def test_python_takes_its_file_its_name_and_the_object(named):
     assert by_file.seconds == weft.simulate(work, "t3-paper", "twice").seconds
     assert by_file.seconds == weft.simulate(work, "t3-paper", mine).seconds
     assert list(weft.compare(work, "t3-paper", [mine]).timelines) == ["sequential", "twice"]
-    assert joins("gemm_rs", weft.Gemm(8192, 4096, 8192), 8, "8xh100", methods=["twice"]).ways[1].method == "twice"
+    advised = weft.advise_fuse("gemm_rs", weft.Gemm(8192, 4096, 8192), 8, "8xh100", methods=["twice"])
+    assert advised.options[1].method == "twice"
 
 
 def test_advice_and_a_co_run_take_a_strategy_in_a_file(named, tmp_path):

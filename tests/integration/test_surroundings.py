@@ -364,7 +364,7 @@ def test_closed_forms_are_the_same_without_compiling(arguments):
 
 
 MANY = [
-    ["advise", "--gemm", "512,512,512", "--corun", "all_gather:1MiB", "--gpu", "mi300x", "--quick"],
+    ["advise", "corun", "--gemm", "512,512,512", "--corun", "all_gather:1MiB", "--gpu", "mi300x", "--quick"],
     ["tune", "gemms.csv", "--gpu", "mi100"],
     ["study", "t3", "--models", "t-nlg", "--tp", "8"],
     ["sweep", "run", "sweep.toml"],

@@ -1,4 +1,4 @@
-"""Tables made of small simulations, and the advice that `weft advise` gives from them."""
+"""Tables made of small simulations, and the advice that `weft advise corun` gives from them."""
 
 import csv
 import json

@@ -31,7 +31,7 @@ LONG = {
     "capture": [],
     "study": ["list"],
     "simulate": [],
-    "advise": [],
+    "advise": ["fuse"],
     "sweep": [],
     "tune": [],
     "validate": [],

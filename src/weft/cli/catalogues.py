@@ -430,7 +430,7 @@ def _place(text: str) -> str:
 @click.argument("methods", nargs=-1, type=OVERLAP, metavar="[NAME|FILE:CLASS]...")
 @json_or_tables
 def list_overlaps(place: Any, methods: Sequence[str]) -> tuple[Any, list[Table]]:
-    """List the overlap methods by the names that simulate, predict overlap, step, plan, scale and sweeps take.
+    """List the overlap methods by the names that simulate, advise fuse, step, plan, scale and sweeps take.
 
     With names, list only these; a method in a file of yours is named like mine.py:Mine, here and in every command.
     """

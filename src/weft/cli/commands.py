@@ -21,7 +21,7 @@ GROUPS: Mapping[str, Mapping[str, LazyCommand | Plugin]] = {
     "Kernels, and sharing a GPU": {
         "predict": LazyCommand("weft.cli.predict:predict", "Predict GEMMs, collectives, operators and layers."),
         "simulate": LazyCommand("weft.cli.simulate:simulate", "Simulate kernels that share GPUs, request by request."),
-        "advise": LazyCommand("weft.cli.kernels:advise", "Say how a GEMM and a collective should share a GPU."),
+        "advise": LazyCommand("weft.cli.kernels:advise", "Say how a GEMM and a collective share a GPU, or fuse."),
         "tune": LazyCommand("weft.cli.kernels:tune", "Tune independent GEMMs that share a GPU."),
         "tiles": LazyCommand("weft.cli.kernels:tiles", "Search the tiles of a GEMM's kernel."),
         "roofline": LazyCommand("weft.cli.train:roofline", "Show a model's operators on a GPU's roofline."),

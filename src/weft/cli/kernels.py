@@ -1,14 +1,16 @@
-"""`weft advise`, `tune` and `tiles`: how kernels share a GPU, and which kernels to run."""
+"""`weft advise`, `tune` and `tiles`: how kernels share a GPU, whether to fuse them, and which kernels to run."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 import weft
+from weft import hardware
 from weft.cli.options import (
     as_run_options,
     clock_option,
@@ -21,20 +23,56 @@ from weft.cli.options import (
 )
 from weft.cli.output import Outputs, file_option, folder_option, pass_outputs, print_path, shows
 from weft.cli.progress import progress_bar
-from weft.cli.values import COLLECTIVE, GPU, RANKS, SHAPE
+from weft.cli.values import COLLECTIVE, GPU, OVERLAPS, RANKS, SHAPE, SYSTEM_NAME, Value, m_range
 from weft.core.answer import Answer
 from weft.core.errors import InputError
 from weft.core.files import written_together
-from weft.core.options import RunOptions
+from weft.core.options import Fidelity, RunOptions
 from weft.core.store import Store
+from weft.graph.collective import PairForm
 from weft.hardware import Gpu
 
+_FORMS_OF: Mapping[str, PairForm] = {
+    "all_gather": "ag_gemm",
+    "reduce_scatter": "gemm_rs",
+    "all_reduce": "gemm_ar",
+    "all_to_all": "gemm_a2a",
+}
+"""The usual form of a GEMM and each collective."""
 
-@click.command(
+
+class _AdviceGroup(click.Group):
+    """The subcommands of `weft advise`; options without one are answered with the command to type."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments of the group; InputError for options before the subcommand."""
+        if args and args[0].startswith("-") and args[0] not in ctx.help_option_names and not ctx.resilient_parsing:
+            kind = "corun" if any(one.partition("=")[0] == "--corun" for one in args) else "fuse"
+            raise InputError(
+                "'weft advise' takes what to advise on before its options, corun or fuse; run: "
+                f"{shlex.join(('weft', 'advise', kind, *args))}"
+            )
+        return super().parse_args(ctx, args)
+
+
+@click.group(
+    cls=_AdviceGroup,
     epilog=examples(
-        "weft advise --gemm 8192,8192,8192 --corun all_gather:896MiB --gpu mi300x",
-        "weft advise --gemm 4096,14336,4096 --corun reduce_scatter:128MiB --gpu h100-sxm --out out/advice",
-    )
+        "weft advise corun --gemm 8192,8192,8192 --corun all_gather:896MiB --gpu mi300x",
+        "weft advise fuse --gemm 8192,28672,8192 --collective all_gather --gpu mi355x",
+    ),
+)
+def advise() -> None:
+    """Say how a GEMM and a collective should share a GPU, or whether to fuse them."""
+
+
+@advise.command(
+    "corun",
+    short_help="A GEMM and an independent collective: co-run strategy, reserved CUs, gain.",
+    epilog=examples(
+        "weft advise corun --gemm 8192,8192,8192 --corun all_gather:896MiB --gpu mi300x",
+        "weft advise corun --gemm 4096,14336,4096 --corun reduce_scatter:128MiB --gpu h100-sxm --out out/advice",
+    ),
 )
 @option("--gemm", "The GEMM that each GPU computes.", SHAPE, required=True)
 @option(
@@ -61,7 +99,7 @@ from weft.hardware import Gpu
 )
 @many_options
 @pass_outputs
-def advise(
+def advise_corun(
     outputs: Outputs,
     gemm: tuple[int, int, int],
     corun: tuple[str, int],
@@ -84,6 +122,92 @@ def advise(
     with progress_bar("advise") as progress:
         advice = weft.advise(*work, gpu.replace(changes), options, progress=progress, **how)
     outputs.show(advice, files={"tables.json": advice.tables.save})
+
+
+@advise.command(
+    "fuse",
+    short_help="A GEMM and the collective that it needs: serial, chunks that co-run, or fused.",
+    epilog=examples(
+        "weft advise fuse --gemm 8192,28672,8192 --collective all_gather --gpu mi355x",
+        "weft advise fuse --gemm 8192,8192,28672 --collective reduce_scatter --gpu h100-sxm --m-range 256,32768 "
+        "--out out/fuse",
+    ),
+)
+@option(
+    "--gemm",
+    "The whole GEMM; the GPUs share N around an all-gather, K before a reduction, M before an all-to-all.",
+    SHAPE,
+    required=True,
+)
+@option("--collective", "The collective that the GEMM needs.", click.Choice([*_FORMS_OF]))
+@option(
+    "--form",
+    "How both depend on each other, in place of --collective: the all-gather of A's rows before the GEMM (ag_gemm), or "
+    "a collective of its output behind it: reduce-scatter (gemm_rs), all-reduce (gemm_ar), all-gather (gemm_ag), "
+    "all-to-all (gemm_a2a).  [default: by --collective, an all-gather before the GEMM]",
+    click.Choice(get_args(PairForm)),
+)
+@option("--tp", "GPUs that share the GEMM.", RANKS, default=8)
+@dtype_option("the GEMM")
+@option("--gpu", "The GPU: a name from 'weft hardware list', or a TOML file.", GPU)
+@option("--system", "The system in place of --gpu, such as 16xh100, over several nodes.", SYSTEM_NAME)
+@set_option("the GPU, its node or its library")
+@option(
+    "--method",
+    "Overlap methods and co-run strategies to compare with sequential, see 'weft overlaps list'.  [default: all that "
+    "today's hardware runs, and T3]",
+    OVERLAPS,
+    name="methods",
+)
+@option(
+    "--fidelity",
+    "What GEMMs and collectives that run at once cost each other: by the engine, or in closed form (estimate).",
+    click.Choice(get_args(Fidelity)),
+    default="windows",
+)
+@option("--m-range", "Also advise for M between these two, and draw where fusing pays.", Value("LOW,HIGH", m_range))
+@option("--gemm-time", "Measured time of one GPU's GEMM alone by your own kernel, like 57us.", metavar="TIME")
+@option(
+    "--cuda-graph",
+    "Both are replayed from one CUDA or HIP graph: without what a framework adds on two streams.",
+    is_flag=True,
+)
+@clock_option()
+@file_option("--json", "Write every option with its time, interval and verdict as JSON.")
+@folder_option("Write report.html with the pictures to this folder.")
+@as_run_options
+@pass_outputs
+def fuse(
+    outputs: Outputs,
+    /,
+    gemm: tuple[int, int, int],
+    collective: str | None,
+    form: PairForm | None,
+    tp: int,
+    dtype: str,
+    gpu: Gpu | None,
+    system: str | None,
+    changes: Mapping[str, str],
+    cuda_graph: bool,
+    options: RunOptions,
+    **how: Any,
+) -> None:
+    """Advise whether to fuse a GEMM with the collective that it needs: time, 80 % interval and verdict of every way.
+
+    Compared are the serial pair, chunks of rows whose collectives co-run with the next chunk's GEMM, and methods that
+    join the pair, such as Flux, async TP, MORI and T3. Beside them stands the rule of thumb: at most
+    min(G, C) / (G + C) of the serial time can be saved.
+    """
+    if (collective is None) == (form is None):
+        raise InputError("name one of both: the collective, like --collective all_gather, or --form, like gemm_ag")
+    if (gpu is None) == (system is None):
+        raise InputError("name one of both: the GPU, like --gpu mi355x, or the system, like --system 16xh100")
+    on = hardware.system(gpu or str(system), gpus=tp).replace(changes)
+    found = weft.advise_fuse(
+        form or _FORMS_OF[str(collective)], weft.Gemm(*gemm, dtype), tp, on, framework=not cuda_graph, options=options,
+        **how,
+    )  # fmt: skip
+    outputs.show(found)
 
 
 @click.command(

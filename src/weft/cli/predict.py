@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 import numpy as np
@@ -33,7 +32,6 @@ from weft.cli.values import (
     NAMES,
     RANKS,
     SHAPE,
-    SYSTEM_NAME,
     SYSTEM_NAMES,
     Value,
     names,
@@ -44,7 +42,6 @@ from weft.core.options import RunOptions
 from weft.core.report.table import Table, texts
 from weft.estimate import BenchmarkProtocol, Estimate
 from weft.graph import OPERATORS, Driver
-from weft.graph.collective import Form
 from weft.graph.routing import loads_of
 from weft.graph.streaming import STREAMING
 from weft.hardware import Gpu, System
@@ -355,49 +352,6 @@ def experts(
             rate = np.asarray(float(asked.layer(asked.busiest).flops) / float(found.seconds) / 1e12)
             done.append(Predicted(gpu.name, columns, found, {"tflops": rate}))
     outputs.show(predictions.ExpertsReport(predictions.Predictions(done)))
-
-
-@predict.command(
-    "overlap",
-    short_help="Predict whether overlapping a GEMM and its collective pays.",
-    epilog=examples("weft predict overlap ag_gemm 8192,11008,4096 --ranks 8 --system hgx-h800"),
-)
-@click.argument("form", type=click.Choice(get_args(Form)))
-@click.argument("shape", type=SHAPE)
-@option("--ranks", "GPUs that share it.", RANKS, required=True)
-@option("--system", "The system, see 'weft hardware list'.", SYSTEM_NAME, required=True)
-@dtype_option("A and B")
-@option(
-    "--method",
-    "Overlap methods to compare with sequential, see 'weft overlaps list'.  [default: all that apply]",
-    Value("A,B", names, lambda: import_module("weft.overlaps").applicable("sub-layer", "closed form")),
-    name="methods",
-)
-@clock_option()
-@file_option("--json", "Write the times, errors and verdicts as JSON.")
-@as_run_options
-@pass_outputs
-def overlap(
-    outputs: Outputs,
-    form: Any,
-    shape: tuple[int, int, int],
-    ranks: int,
-    system: str,
-    dtype: str,
-    methods: Sequence[str] | None,
-    options: RunOptions,
-) -> None:
-    """Predict a GEMM M,N,K split over GPUs and its collective, serially and under overlap methods.
-
-    An all-gather of A's rows comes before the GEMM (ag_gemm), or the reduce-scatter or all-reduce of its output after
-    it (gemm_rs, gemm_ar). M, N and K are of the whole GEMM. Times hold what frameworks add; each has the mean error of
-    its class.
-    """
-    from weft.plan.tune.joins import joins
-
-    found = joins(form, weft.Gemm(*shape, dtype), ranks, system, options, methods=methods)
-    parts: list[Table | str] = [found.sentence, predictions.join_table(found), found.errors]
-    outputs.show(parts, lambda file: write_json(file, found.to_dict()))
 
 
 @predict.command(

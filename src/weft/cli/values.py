@@ -112,6 +112,14 @@ def split(text: str) -> tuple[int, int]:
     return int(gemm), int(apart)
 
 
+def m_range(text: str) -> tuple[int, int]:
+    """Parse the least and the largest M in "256,32768"; InputError for anything else."""
+    ends = [part.strip() for part in text.split(",")]
+    if len(ends) != 2 or not all(part.isdecimal() for part in ends) or not 0 < int(ends[0]) < int(ends[1]):
+        raise InputError(f"'{text}' is no range of M; write the least and the largest, like 256,32768")
+    return int(ends[0]), int(ends[1])
+
+
 def assignments(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
     """Parse the values of --set into a dict by path; InputError for a malformed assignment or a repeated path."""
     from weft.hardware import parse_assignment

@@ -27,6 +27,7 @@ REPORTS = {
     "sensitivity": "sensitivity:SensitivityReport",
     "tuning": "tune:TuningReport",
     "advice": "advice:AdviceReport",
+    "fuse advice": "fuse:FuseReport",
     "step": "step:StepReport",
     "memory": "memory:MemoryReport",
     "recomputation": "recompute:RecomputationReport",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.core.report import Part, Report, Section
-from weft.core.report.table import Column, Shown, Table, microseconds, number, text, times_faster
+from weft.core.report.table import Column, Shown, Table, number, text
 from weft.core.units import format_bytes, format_time
 from weft.estimate import Estimate
 from weft.estimate.answer import FloatArray
@@ -31,7 +31,6 @@ from weft.view.figure import Axis, Color, Figure, curves, stacked_bars
 if TYPE_CHECKING:
     from weft.graph import Graph
     from weft.hardware import Gpu
-    from weft.plan.tune.joins import Joins
 
 _SHOWN = 40
 """Most rows of a printed table; files hold all."""
@@ -380,21 +379,6 @@ class ExpertsReport(PredictionReport):
                     f"{case['time_us'] / case['even_us'] - 1:.0%} over even loads."
                 )
         return found
-
-
-def join_table(found: Joins) -> Table:
-    """Return every method to join a GEMM and its collective: time, error of its class, speedup, and whether it pays."""
-    rows = [
-        (way.method, way.seconds * 1e6, way.error, way.speedup, way.low, way.high, way.pays if place else "")
-        for place, way in enumerate(found.ways)
-    ]
-    columns = [
-        text("method"), microseconds("time", "time", 0), number("error", "80 % interval, half", format_=".0%"),
-        times_faster("speedup", "speedup", "{:.2f}×"), times_faster("low", "from", "{:.2f}×"),
-        times_faster("high", "to", "{:.2f}×"), text("pays", "pays?"),
-    ]  # fmt: skip
-    each = "" if found.form == "gemm_ar" else f", {found.gemm.m // found.ranks:,} rows on each"
-    return Table(columns, rows, f"{found.form} of {found.gemm} over {found.ranks} GPUs of {found.system}{each}")
 
 
 def _time(found: Estimate, index: int = 0) -> float:

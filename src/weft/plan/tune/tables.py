@@ -28,7 +28,7 @@ from weft.overlaps.lower.fit import tiling_for
 SCHEMA = 2
 """Version of the file format of saved tables."""
 KIND = "weft slowdown tables"
-AGAIN = "make the tables again with weft advise"
+AGAIN = "make the tables again with weft advise corun"
 GIVEN, LOOKED_UP = "given", "looked up"
 """Where isolated times of a GEMM and a collective come from: the caller, or the tables."""
 

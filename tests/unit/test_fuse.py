@@ -1,0 +1,166 @@
+"""Advice whether to fuse a GEMM with the collective that it needs: times, verdicts, reasons and the crossover."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+import weft
+from weft.cli.main import weft as cli
+from weft.core.contrast import UNRESOLVED
+from weft.core.errors import InputError, UnknownNameError
+from weft.graph import Gemm
+from weft.kernels.library.software import costs
+from weft.overlaps import OVERLAPS, STRATEGIES
+from weft.overlaps.pairs import pair_of
+
+
+def advise(form="ag_gemm", shape=(8192, 28672, 8192), on="h100-sxm", dtype="bf16", **how):
+    return weft.advise_fuse(form, Gemm(*shape, dtype), 8, on, **{"fidelity": "estimate", **how})
+
+
+@pytest.mark.parametrize(("form", "shape"), [("ag_gemm", (8192, 11008, 4096)), ("gemm_rs", (8192, 4096, 11008))])
+def test_async_tp_is_slower_where_it_was_measured_to_lose(form, shape):
+    """0.52 and 0.37 times the speed of cuBLAS and NCCL serially on eight H800 (arXiv:2503.20313, table 2)."""
+    found = advise(form, shape, "h800")
+    assert found.option("async-tp").verdict == "slower"
+    assert found.option("flux").speedup > found.option("async-tp").speedup
+
+
+def test_a_fused_all_gather_loses_on_eight_mi355x_and_a_fused_all_to_all_gains():
+    """MORI's GEMM + all-gather loses at every published size, its GEMM + all-to-all gains 4 to 16 % (ROCm/mori)."""
+    how = {"on": "mi355x", "dtype": "fp8", "framework": False}
+    for rows, columns, own in ((512, 2048, "53 us"), (2048, 2048, "57 us"), (2048, 1024, "53 us")):
+        found = advise("gemm_ag", (rows, columns * 8, 7168), gemm_time=own, **how)
+        assert found.option("mori").seconds > found.option("mori-split").seconds
+    found = advise("gemm_a2a", (8 * 4096, 18432, 16384), gemm_time="1232 us", **how)
+    assert 1.04 < found.option("mori-split").seconds / found.option("mori").seconds < 1.3
+
+
+def test_a_gemm_of_one_wave_hides_nothing_where_its_tiles_are_sent():
+    """All tiles of a wave end together, so that the collective begins when the GEMM has ended."""
+    found = advise("gemm_ag", (2048, 16384, 7168), "mi355x", "fp8", framework=False)
+    pushed = found.option("mori-split").seconds - found.gemm_s
+    assert found.option("mori").seconds == pytest.approx(found.gemm_s + pushed + costs()["mori.packet"])
+
+
+@pytest.mark.parametrize("form", ["ag_gemm", "gemm_rs", "gemm_ar", "gemm_ag", "gemm_a2a"])
+@pytest.mark.parametrize("on", ["h100-sxm", "mi355x"])
+def test_no_way_saves_more_than_the_shorter_part_as_that_way_carries_it_out(form, on):
+    """Ways that carry the collective out by copy engines, or through a switch, may save more than the rule of thumb."""
+    found = advise(form, (4096, 8192, 8192), on, framework=False)
+    work = weft.models.parallel.dependent(form, weft.models.parallel.share_of(form, found.gemm, 8), 8)
+    pair = pair_of(work, found.system)
+    by_copies = 7 * pair.copy * (2 if form == "gemm_ar" else 1)
+    for one in found.options[1:]:
+        moved = found.collective_s if one.method in ("flux", "priority") else min(found.collective_s, by_copies)
+        longer, shorter = max(found.gemm_s, moved), min(found.gemm_s, moved)
+        if one.method == "in-network":
+            longer, shorter = found.gemm_s, found.collective_s
+        assert one.seconds >= 0.9 * longer
+        assert (
+            one.seconds >= found.serial.seconds * (1 - found.ideal_saving)
+            or moved < found.collective_s
+            or (one.method == "in-network")
+        )
+        assert shorter > 0
+
+
+def test_the_rule_of_thumb_is_the_shorter_over_the_sum():
+    found = advise()
+    assert found.ideal_saving == pytest.approx(
+        min(found.gemm_s, found.collective_s) / (found.gemm_s + found.collective_s)
+    )
+
+
+@pytest.mark.parametrize("form", ["ag_gemm", "gemm_rs", "gemm_ar"])
+def test_every_method_is_compared_or_left_out_with_the_reason(form):
+    found = advise(form)
+    joining = {name for name, one in OVERLAPS.items() if one.joins_gemms and one.compared}
+    named = {one.method for one in found.options} | set(found.left_out)
+    assert {*STRATEGIES, "sequential"} <= named
+    assert joining - named == {"ideal-overlap", "ideal-rs-nmc"} & joining
+    assert all(found.left_out.values())
+
+
+def test_copy_engines_do_not_add():
+    found = advise("gemm_rs", (8192, 8192, 28672))
+    assert "cannot add" in found.left_out["dma"]
+    assert found.option("priority").chunks in (2, 4, 8)
+
+
+def test_hardware_that_the_system_lacks_is_named_and_never_best():
+    found = advise("gemm_ar", (8192, 8192, 8192), "mi300x")
+    assert "switches that add" in found.option("in-network").needs
+    assert found.best.method != "in-network"
+
+
+def test_a_verdict_follows_the_interval():
+    for one in advise().options[1:]:
+        expected = "faster" if one.low > 1 else "slower" if one.high < 1 else UNRESOLVED
+        assert one.verdict == expected
+
+
+def test_the_engine_tells_streams_and_t3_as_well():
+    found = weft.advise_fuse("gemm_rs", Gemm(2048, 1024, 4096, "bf16"), 8, "h100-sxm")
+    assert found.option("t3-mca").needs
+    assert found.option("streams").chunks in (2, 4, 8)
+
+
+def test_a_curve_says_from_which_m_overlap_pays():
+    """Small M: parts of a GEMM take as long as the whole, and gaps are not hidden."""
+    found = advise("gemm_rs", (8192, 8192, 28672), m_range=(256, 16384))
+    sizes = [one.gemm.m for one in found.curve]
+    assert sizes == sorted(sizes)
+    assert (sizes[0], sizes[-1]) == (256, 16384)
+    assert 256 < found.pays_from < 8192
+    for one in found.curve:
+        assert any(each.speedup > 1 for each in one.available) or one.gemm.m < found.pays_from
+
+
+def test_a_gemm_of_its_own_kernel_takes_its_stated_time():
+    found, slower = advise(), advise(gemm_time="2 ms")
+    assert slower.gemm_s == 2e-3
+    assert slower.serial.seconds - found.serial.seconds == pytest.approx(2e-3 - found.gemm_s)
+    assert slower.option("priority").seconds > found.option("priority").seconds
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"methods": ["sequential"]}, "name another one"),
+        ({"methods": ["in-network"]}, "is for a GEMM and the all-reduce behind it; choose one of"),
+        ({"methods": ["streams"]}, "fidelity 'windows'"),
+        ({"m_range": (8192, 512)}, "give the least and the largest"),
+        ({"gemm_time": "-1 us"}, "a time above zero"),
+        ({"gemm_time": "57 us", "m_range": (512, 8192)}, "leave one of them out"),
+        ({"shape": (8192, 28676, 8192)}, "N is 28676, which 8 GPUs cannot share"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_with_the_next_step(how, words):
+    with pytest.raises(InputError, match=words):
+        advise(**how)
+
+
+def test_an_unknown_form_or_method_is_refused_with_the_known_ones():
+    with pytest.raises(UnknownNameError, match="ag_gemm"):
+        advise("gemm_gemm")
+    with pytest.raises(UnknownNameError, match="flux"):
+        advise(methods=["fluxx"])
+
+
+def test_the_command_writes_every_option_and_the_page(tmp_path):
+    asked = ["advise", "fuse", "--gemm", "8192,28672,8192", "--collective", "all_gather", "--gpu", "h100-sxm"]
+    quick = ["--fidelity", "estimate", "--m-range", "512,2048"]
+    done = CliRunner().invoke(cli, [*asked, *quick, "--json", str(tmp_path / "o.json"), "--out", str(tmp_path / "o")])
+    assert done.exit_code == 0, done.output
+    record = json.loads((tmp_path / "o.json").read_text())
+    assert [one["method"] for one in record["options"]][:2] == ["sequential", "flux"]
+    assert [one["gemm"][0] for one in record["curve"]] == [512, 768, 1024, 1536, 2048]
+    assert "From which M does fusing pay?" in (tmp_path / "o" / "report.html").read_text()
+    assert "Rule of thumb" in done.output
+
+
+def test_options_before_the_subcommand_are_answered_with_the_command():
+    done = CliRunner().invoke(cli, ["advise", "--gemm", "512,512,512", "--corun", "all_gather:1MiB", "--gpu", "mi300x"])
+    assert "weft advise corun --gemm 512,512,512" in str(done.exception)
