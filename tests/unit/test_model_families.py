@@ -11,6 +11,7 @@ import pytest
 import weft
 from weft.core.errors import ConfigError, InputError
 from weft.models import load_model
+from weft.models.block import FusionStyle, Tokens, layer
 from weft.models.huggingface import FAMILIES
 from weft.models.parallel.check import check_plan
 from weft.models.parallel.framework import Framework
@@ -129,6 +130,14 @@ CASES = {
         | {"num_experts_per_tok": 6, "moe_intermediate_size": 1856, "moe_shared_expert_intermediate_size": 3712}
         | {"hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"},
         31_577_937_344, "31.6", "3.6",
+    ),
+    "nemotron-3-super-120b-a12b": Case(
+        dense(4096, 88, 32, 2, 2688, 131072)
+        | NEMOTRON
+        | {"model_type": "nemotron_h", "head_dim": 128, "mamba_num_heads": 128, "n_routed_experts": 512}
+        | {"num_experts_per_tok": 22, "moe_intermediate_size": 2688, "moe_shared_expert_intermediate_size": 5376}
+        | {"moe_latent_size": 1024, "hybrid_override_pattern": "MEMEMEM*E" * 8 + "ME" * 8},
+        120_668_687_360, "120.6", "12.7",
     ),
     "granite-4.0-h-small": Case(
         dense(4096, 40, 32, 8, 768, 100352, tie_word_embeddings=True)
@@ -391,7 +400,7 @@ def unvisited(model):
     """Weights of routed experts that one token does not visit, from the shapes of its GEMMs."""
     matrices = 3 if model.is_gated else 2
     layers = sum(kind.startswith(("moe", "experts")) for kind in model.layer_kinds)
-    each_layer = (model.experts - model.experts_per_token) * matrices * model.hidden * model.expert_wide
+    each_layer = (model.experts - model.experts_per_token) * matrices * model.routed_hidden * model.expert_wide
     return layers * each_layer
 
 
@@ -516,10 +525,12 @@ def test_an_unknown_family_says_which_fields_the_nearest_known_one_would_leave_o
         written(tmp_path, Case(own, 0, ""))
 
 
-def test_experts_in_a_latent_space_are_named_with_their_field(tmp_path):
-    own = CASES["nemotron-3-nano-30b-a3b"].config | {"moe_latent_size": 1024}
-    with pytest.raises(ConfigError, match="moe_latent_size: experts of tokens that are projected to 1024 elements"):
-        written(tmp_path, Case(own, 0, ""))
+def test_experts_in_a_latent_space_get_narrower_tokens_and_shared_ones_do_not(tmp_path):
+    found = model(tmp_path, "nemotron-3-super-120b-a12b")
+    pieces = {piece.name: piece.op for piece in layer(found, "experts", Tokens(1, 64), FusionStyle(), "bf16")}
+    assert (pieces["latent_down"].n, pieces["latent_up"].k) == (1024, 1024)
+    assert (pieces["permute"].columns, pieces["experts_fc1"].k, pieces["experts_fc2"].n) == (1024, 1024, 1024)
+    assert (pieces["shared_fc1"].k, pieces["router"].k) == (4096, 4096)
 
 
 @pytest.mark.parametrize(

@@ -475,29 +475,35 @@ class _Layer:
         if shared:
             shared[0] = replace(shared[0], forks=True)
         limit = model.groups_per_token, model.expert_groups
-        routing = Routing(experts, each, hidden, self.style.dispatched or self.dtype, count, *limit)
+        sent = model.routed_hidden
+        routing = Routing(experts, each, sent, self.style.dispatched or self.dtype, count, *limit)
         owned = experts * (hidden + bias)
         router, top = self.gemm(experts, hidden), Streaming("top_k", count, experts, self.dtype)
         yield LayerOp("router", router, "moe", "tokens", owned, forks=True, reads=(entry,), role=Role.ROUTER)
         yield LayerOp("top_k", top, "moe", "tokens", role=Role.TOP_K)
-        permuted = Streaming("permute", count, hidden, self.dtype, outputs=each)
-        yield LayerOp("permute", permuted, "moe", "dispatch", routing=routing, reads=(entry, "top_k"))
+        if model.expert_hidden:
+            yield LayerOp("latent_down", self.gemm(sent, hidden), "moe", "tokens", sent * hidden, True, reads=(entry,))
+        permuted = Streaming("permute", count, sent, self.dtype, outputs=each)
+        read = "latent_down" if model.expert_hidden else entry, "top_k"
+        yield LayerOp("permute", permuted, "moe", "dispatch", routing=routing, reads=read)
         if self.style.beside:
             yield from (replace(piece, beside=True) for piece in shared)
         yield from (replace(piece, routing=routing) for piece in self.experts())
-        restored = Streaming("unpermute", count, hidden, self.dtype, inputs=each)
+        restored = Streaming("unpermute", count, sent, self.dtype, inputs=each)
         back = replace(routing, dtype=self.style.returned or self.dtype)
         yield LayerOp("unpermute", restored, "moe", "combine", routing=back)
+        if model.expert_hidden:
+            yield LayerOp("latent_up", self.gemm(hidden, sent), "moe", "tokens", sent * hidden, reads=("unpermute",))
         if not self.style.beside:
             yield from shared
         if shared:
             total = Streaming("residual_add", count * hidden, 1, self.dtype)
-            read = ("shared_fc2", "unpermute")
+            read = ("shared_fc2", "latent_up" if model.expert_hidden else "unpermute")
             yield LayerOp("shared_add", total, "moe", "tokens", reads=read, role=Role.SHARED_EXPERT)
 
     def experts(self) -> Iterator[LayerOp]:
         model, bias = self.model, self.bias()
-        experts, hidden, wide = model.experts, model.hidden, model.expert_wide
+        experts, hidden, wide = model.experts, model.routed_hidden, model.expert_wide
         routed, first = self.tokens.count * model.experts_per_token, _mlp_columns(model, wide)
         up = GroupedGemm(experts, routed, first, hidden, self.dtype, fused=not self.style.each_expert)
         owned = experts * first * (hidden + bias)

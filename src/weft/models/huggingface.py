@@ -373,11 +373,6 @@ def _nemotron_h(config: Config) -> Values:
     layers = config.get("num_hidden_layers", len(kinds))
     if layers != len(kinds):
         raise ConfigError(f"it has {len(kinds)} layers, and num_hidden_layers is {layers}", None, key)
-    if config.get("moe_latent_size"):
-        raise ConfigError(
-            f"experts of tokens that are projected to {config['moe_latent_size']} elements are not modelled: they "
-            "would count with hidden_size", None, "moe_latent_size"
-        )  # fmt: skip
     if config.get("use_bias"):
         raise ConfigError("biases of state-space layers are not modelled", None, "use_bias")
     name = config.get("mlp_hidden_act", "relu2")
@@ -389,6 +384,7 @@ def _nemotron_h(config: Config) -> Values:
         wide, shared = config["moe_intermediate_size"], config.get("moe_shared_expert_intermediate_size") or 0
         found |= {
             "experts": config["n_routed_experts"], "experts_per_token": config["num_experts_per_tok"],
+            "expert_hidden": config.get("moe_latent_size"),
             "expert_ffn": wide, "shared_experts": _whole_experts(shared, wide, "moe_shared_expert_intermediate_size"),
         }  # fmt: skip
     return found

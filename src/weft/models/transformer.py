@@ -39,7 +39,8 @@ class Transformer(Sourced):
     multiplies what attention returns by the sigmoid of a part of its projection.
 
     The MLP is `ffn` wide, or `ffn_multiple` x H; a gated `activation` (SwiGLU, GeGLU) has a second first matrix, and
-    limits of its inputs in experts if it is `activation_clamped`. A mixture has `experts` of width `expert_ffn`,
+    limits of its inputs in experts if it is `activation_clamped`. A mixture has `experts` of width `expert_ffn`
+    on tokens of hidden size, or projected to `expert_hidden` elements before they are sent and back behind (LatentMoE),
     `experts_per_token` of which compute a token beside `shared_experts`, all out of `groups_per_token` of
     `expert_groups` groups, if these are stated (group-limited routing); the first `dense_layers` layers have a plain
     MLP, and so do all but every `moe_every`-th of the others; or `moe_layers` are those with experts, by number from 0.
@@ -99,6 +100,7 @@ class Transformer(Sourced):
     expert_groups: CountOrNone = 0
     groups_per_token: CountOrNone = 0
     expert_ffn: Count | None = None
+    expert_hidden: CountOrNone = 0
     shared_experts: CountOrNone = 0
     dense_layers: CountOrNone = 0
     moe_every: Count = 1
@@ -177,6 +179,11 @@ class Transformer(Sourced):
     def expert_wide(self) -> int:
         """Width of an expert."""
         return self.expert_ffn or self.wide
+
+    @property
+    def routed_hidden(self) -> int:
+        """Elements of a token as routed experts see it."""
+        return self.expert_hidden or self.hidden
 
     @property
     def is_gated(self) -> bool:
@@ -289,6 +296,7 @@ def _broken(model: Transformer) -> Iterator[tuple[bool, str]]:
         yield count % groups > 0, f"expert_groups is {groups}, which does not divide {count} experts"
         yield few > groups, f"groups_per_token is {few}; there are {groups} groups of experts"
         yield few * count < each * groups, f"{few} of {groups} groups of experts have fewer than {each} experts"
+    yield bool(model.expert_hidden and not count), "expert_hidden goes with experts; give both, or neither"
     yield bool(model.shared_experts and not count), "shared_experts go with experts; give both, or neither"
     yield bool(count and model.encoder_layers), "experts in an encoder-decoder are not modelled; leave one of them out"
     latent = bool(model.query_rank or model.rotary_head or model.value_head) and not model.kv_rank

@@ -62,7 +62,7 @@ def slice_experts(
     mine = replace(op, groups=groups, rows=rows, busiest=busiest)
     if ep > 1:
         return mine
-    return replace(mine, k=-(-op.k // tp)) if op.n == model.hidden else replace(mine, n=-(-op.n // tp))
+    return replace(mine, k=-(-op.k // tp)) if op.n == model.routed_hidden else replace(mine, n=-(-op.n // tp))
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class ExpertCalls:
 
     @property
     def has_shared(self) -> bool:
-        """Whether the call has the shared experts."""
-        return self.ep == 1
+        """Whether the call has the shared experts, which see tokens of hidden size."""
+        return self.ep == 1 and not self.model.expert_hidden
 
     def within(self, graph: Graph) -> Mapping[str, float]:
         """Return the seconds of the nodes of a graph that belong to the call, by name; none without experts."""
@@ -134,7 +134,7 @@ class ExpertCalls:
         """Hidden and inner size of one rank's experts, padded as the library's kernel takes them."""
         wide = -(-self.model.expert_wide // (self.tp // self.ep))
         hidden, inner = (
-            -(-size // each) * each for size, each in zip((self.model.hidden, wide), self.pads, strict=True)
+            -(-size // each) * each for size, each in zip((self.model.routed_hidden, wide), self.pads, strict=True)
         )
         return hidden, inner
 
@@ -142,4 +142,4 @@ class ExpertCalls:
     def padding(self) -> float:
         """Elements of one rank's padded experts by those of the model: 1 without padding."""
         hidden, inner = self.sizes
-        return hidden * inner * (self.tp // self.ep) / (self.model.hidden * self.model.expert_wide)
+        return hidden * inner * (self.tp // self.ep) / (self.model.routed_hidden * self.model.expert_wide)

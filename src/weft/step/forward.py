@@ -397,7 +397,7 @@ class Forward:
             elif piece.cut == "routed":
                 yield replace(piece, cut="width")
             elif piece.cut == "combine" and isinstance(op, Streaming):
-                whole = replace(op, rows=flat.count, columns=model.hidden)
+                whole = replace(op, rows=flat.count, columns=model.routed_hidden)
                 yield replace(piece, op=whole, cut="whole" if shared else "vocabulary")  # which sums over the ranks
             else:
                 yield piece

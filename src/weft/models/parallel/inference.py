@@ -54,7 +54,8 @@ def layer(
         Node(op, name, after=tuple(names[at - 1 : at]), role=role) for at, (name, op, role) in enumerate(work)
     )
     what = "tokens" if phase == "prefill" else "tokens of context"
-    title = f"{found.name}, one layer, {phase}, TP {tp}, batch {batch} x {sequence} {what}, {dtype}"
+    one = f"its last layer ({found.layer_kinds[-1]})" if found.pattern else "one layer"
+    title = f"{found.name}, {one}, {phase}, TP {tp}, batch {batch} x {sequence} {what}, {dtype}"
     return Graph(nodes, tp, title, {"model": found.name, "layer": phase, **_uneven(found, tp)})
 
 
