@@ -36,6 +36,9 @@ SIZES = {
     "keys": 64,
     "head": 32,
     "experts": 16,
+    "channels": 64,
+    "steps": 512,
+    "state": 32,
 }
 
 

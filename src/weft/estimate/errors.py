@@ -231,6 +231,12 @@ PLANNED_SCANS = 0.1
 """Share of scans in a step of which only the total is known [assumed, 0.05 to 0.3: models of linear layers here]."""
 
 
+def scan_error() -> Error:
+    """Return the interval of a scan of a linear layer, assumed as none is measured."""
+    low, high = SCANS
+    return Error(low, high, f"scans: none is measured; {low:g} to {high:g} times the prediction is assumed")
+
+
 def with_scans(error: Error, share: float) -> Error:
     """Return an interval of times of which a `share` are scans, which no measured time of its class has."""
     if not share:
@@ -262,8 +268,7 @@ def operator_errors(timed: Iterable[tuple[Op, float]], gpu: Gpu) -> list[str]:
         elif isinstance(op, Attention) and op.fused:
             why = fused_attention_error(gpu).why
         elif isinstance(op, Scan):
-            low, high = SCANS
-            why = f"scans: none is measured; {low:g} to {high:g} times the prediction is assumed"
+            why = scan_error().why
         else:
             name = getattr(op, "name", op.kind)
             unknown[name] = unknown.get(name, 0.0) + seconds

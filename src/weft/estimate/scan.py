@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from weft.estimate.answer import Estimate, floats, from_parts, in_sequence
-from weft.estimate.kernel import REDUCTION_CLOCKS, DataSweep, SweepKernel, kernel_time
+from weft.estimate.kernel import BYTES_IN_FLIGHT, REDUCTION_CLOCKS, DataSweep, SweepKernel, kernel_time
 from weft.estimate.target import Target
 from weft.graph.scan import Scan, ScanStage
 from weft.kernels.gemm import main_loop_flops
@@ -18,6 +18,9 @@ CHUNK_RATE = 0.3
 """Share of the rate of long GEMMs at which matrix units multiply the small tiles of chunks [assumed, 0.15 to 0.6]."""
 _THREADS = 128
 """Threads of a workgroup of the kernels, Triton's four warps [assumed; 64 to 256]."""
+_IN_FLIGHT = 128
+"""Bytes in flight per thread: two tiles of 64 x 64 elements in 16 bits, which the kernels load ahead [assumed; 64 to
+512, by the stages of Triton's pipelines]."""
 _EXCHANGES = 2
 """Exchanges through local memory in each of the steps that a workgroup takes in sequence [assumed; 1 to 4]."""
 
@@ -51,4 +54,5 @@ def _kernel(op: Scan, stage: ScanStage, machine: Target) -> SweepKernel:
     elif op.rule == "mamba":
         specials = floats(op.tokens) * op.heads * op.state
     sweep = DataSweep(floats(stage.read), floats(stage.written), operations=operations, specials=specials)
-    return SweepKernel((sweep,), floats(stage.workgroups), floats(_THREADS))
+    ahead = _IN_FLIGHT if op.matrix_dtype is not None else BYTES_IN_FLIGHT
+    return SweepKernel((sweep,), floats(stage.workgroups), floats(_THREADS), in_flight=ahead)

@@ -11,6 +11,7 @@ from weft.core.errors import InputError, check_name
 from weft.graph.attention import Attention
 from weft.graph.gemm import Gemv
 from weft.graph.op import Op
+from weft.graph.scan import Rule, Scan
 from weft.graph.streaming import MANY, STREAMING, Streaming, StreamingKind
 
 _EXAMPLES = {
@@ -24,6 +25,8 @@ _EXAMPLES = {
     "head": 128,
     "experts": 64,
     "channels": 8192,
+    "steps": 8192,
+    "state": 128,
 }
 _ATTENTION = {
     "batch": "sequences",
@@ -32,6 +35,25 @@ _ATTENTION = {
     "keys": "tokens that are looked at, per sequence",
     "head": "elements per head",
 }
+
+
+_SCAN = {
+    "batch": "sequences",
+    "steps": "tokens of each sequence",
+    "heads": "heads of values on this GPU; of Mamba channels",
+    "head": "elements of a value",
+    "state": "elements of a key",
+    "groups": "heads of queries and keys (0: as many as of values)",
+    "chunk": "tokens of a chunk (0: token by token, as in decode)",
+}
+_SCANS: Mapping[Rule, tuple[str, int]] = {
+    "gated_delta": ("Gated DeltaNet (Qwen3-Next), in chunks: five products within them, three with the state.", 64),
+    "kimi_delta": ("Kimi delta attention, in chunks, with a decay for each element of a key.", 64),
+    "mamba2": ("Mamba-2 in chunks: states, their pass, scores, outputs.", 128),
+    "lightning": ("Lightning attention (MiniMax-01) in chunks, with fixed decays.", 256),
+    "mamba": ("Mamba's selective scan on vector units.", 0),
+}
+"""What each rule of a scan is, and the tokens of a chunk as its models have them."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +94,18 @@ def _make_operator(name: str, kind: StreamingKind) -> Operator:
     return Operator(name, kind.about, dimensions, partial(_streaming, name), dict.fromkeys(counts, 1))
 
 
+def _make_scan(rule: Rule) -> Operator:
+    """Return the scan of a rule; Mamba's channels have one element and no chunks."""
+    about, chunk = _SCANS[rule]
+    if rule == "mamba":
+        dimensions = {name: _SCAN[name] for name in ("batch", "steps", "heads", "state")}
+        return Operator(f"scan_{rule}", about, dimensions, partial(Scan, rule, head=1, groups=1))
+    return Operator(f"scan_{rule}", about, _SCAN, partial(Scan, rule), {"groups": 0, "chunk": chunk})
+
+
 OPERATORS: Mapping[str, Operator] = {
     **{name: _make_operator(name, kind) for name, kind in STREAMING.items()},
+    **{f"scan_{rule}": _make_scan(rule) for rule in _SCANS},
     "gemv": Operator(
         "gemv",
         "A matrix times a vector, the matrix row by row, perhaps as a part of a wider one.",
@@ -127,4 +159,4 @@ def operator(name: str, dtype: str = "bf16", **sizes: Any) -> Op:
     if unknown or missing:
         problem = f"has no dimension '{unknown[0]}'" if unknown else f"lacks its dimension '{missing[0]}'"
         raise InputError(f"operator '{name}' {problem}; give it like {declared.example}")
-    return declared.make(dtype=dtype, **sizes)
+    return declared.make(dtype=dtype, **{**declared.defaults, **sizes})

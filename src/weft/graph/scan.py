@@ -219,7 +219,7 @@ class Scan(Op):
             square, keyed = tokens * heads * chunk, tokens * heads * state * own
             states = states / wide * own
             yield ScanStage("gram", over_chunk * state, keys + gate, square * wide, count * heads)
-            yield ScanStage("inverse", square * chunk / 3, square * wide, square * own, count * heads)
+            yield ScanStage("inverse", square * chunk // 3, square * wide, square * own, count * heads)
             made = ("transform", over_chunk * (state + head), keys + values + gate + square * own, keyed + values)
             yield ScanStage(*made, count * heads)
             passed = 2 * over_state, keys + keyed + values + gate + stored, states + values + stored

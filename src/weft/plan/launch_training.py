@@ -22,6 +22,8 @@ _FSDP = 3
 def _no_decoder(model: Transformer) -> Iterator[str]:
     if not model.causal or model.masked or model.encoder_layers:
         yield "only decoders are launched"
+    if model.pattern:
+        yield "layers of several kinds (hybrid models) are not written as flags"
 
 
 # -- Megatron-LM (NVIDIA/Megatron-LM @d98e8a6, megatron/training/arguments.py and the dataclasses that it reads)

@@ -20,6 +20,7 @@ from weft.estimate.errors import (
     fused_attention_error,
     gemm_error,
     operator_errors,
+    scan_error,
     served_error,
     unknown_error,
 )
@@ -228,6 +229,8 @@ class OperatorReport(PredictionReport):
             return attention_error(case["library"], case["query"], case["keys"], _gpu(machine)).why
         if case["operator"] == "attention_fused":
             return "" if (gpu := system(machine).gpu).vendor == "none" else fused_attention_error(gpu).why
+        if case["operator"].startswith("scan_"):
+            return scan_error().why
         return unknown_error(case["operator"])
 
 

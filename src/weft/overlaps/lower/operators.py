@@ -20,9 +20,8 @@ from weft.engine import layout as y
 from weft.engine.program import Buffer, ChunkLoad, ChunkStore, Kernel, Phase, PlacedKernel, Plan
 from weft.engine.program.plan import CACHED_STORE, Work
 from weft.estimate import kernel as closed
-from weft.estimate.scan import scan_kernels
 from weft.estimate.streaming import GEMV_ROWS, THREADS, kernels_of
-from weft.estimate.target import BenchmarkProtocol, target
+from weft.estimate.target import BenchmarkProtocol, Target, target
 from weft.graph import (
     Attention,
     Call,
@@ -130,8 +129,10 @@ class _PlanBuilder:
             kernels = self._attention(node, node.op, named, made)
         elif not products:
             machine = target(self.gpu, self.options, BenchmarkProtocol())
-            swept = scan_kernels(node.op, machine) if isinstance(node.op, Scan) else kernels_of(node.op, machine)
-            kernels = [self._sweeps(node, kernel, number, named, made) for number, kernel in enumerate(swept)]
+            kernels = [
+                self._sweeps(node, kernel, number, named, made)
+                for number, kernel in enumerate(_sweep_kernels(node.op, machine))
+            ]
         self.kernels[node.id] = kernels
 
     def _product(self, node: Node, gemm: Gemm, named: Sequence[str], written: str, suffix: str) -> list[Kernel]:
@@ -391,6 +392,15 @@ def lower_operators(graph: Graph, gpu: Gpu, options: RunOptions) -> tuple[Graph,
     wavefronts = max((one.wavefronts(gpu) for one in made.tilings.values()), default=1)
     work = (np.concatenate(made.work),) if made.work else ()
     return graph.map(tiled), Plan(placed, made.memory.buffers(), work, wavefronts)
+
+
+def _sweep_kernels(op: Op, machine: Target) -> tuple[closed.SweepKernel, ...]:
+    """Return the kernels of an operator that is no product, as its closed form has them."""
+    if isinstance(op, Scan):
+        from weft.estimate.scan import scan_kernels
+
+        return scan_kernels(op, machine)
+    return kernels_of(op, machine)
 
 
 def _check_kinds(graph: Graph) -> None:
