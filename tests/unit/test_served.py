@@ -15,7 +15,7 @@ from weft.graph import Attention, Collective, Gemm, Streaming
 from weft.hardware import gpu
 from weft.kernels.library import served
 from weft.kernels.library.served import libraries, library, parameters, table_of, tables
-from weft.lab.fitted import fitted_files, thin_sets
+from weft.lab.fitted import fitted_files, thin_sets, thin_sources
 
 ON = {
     "cdna3": "mi300x",
@@ -30,6 +30,7 @@ ATTENTION = [place for place in tables() if place.startswith("attention.")]
 
 def test_a_set_has_no_more_values_of_its_own_than_a_fifth_of_its_rows():
     """But for Marlin on Hopper, whose few own rows predict unseen loads of a server, and a pool of kernels does not."""
+    assert thin_sources() == {}
     assert [*thin_sets()] == ["experts.sglang-marlin.bf16-int4.hopper", "experts.vllm-marlin.bf16-int4.hopper"]
     for place, one in served.fitted_sets().items():
         assert {*one.own, *one.pooled} == {*tables()[place]}

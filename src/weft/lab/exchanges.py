@@ -12,7 +12,7 @@ from weft import hardware
 from weft.core.options import SHORT
 from weft.estimate import Parameter
 from weft.estimate.exchange import Exchange, ExchangedBytes, count_bytes, exchange
-from weft.kernels.library.dispatchers import ABOUT, bounds, dispatcher, places, shipped_values, table_of
+from weft.kernels.library.dispatchers import ABOUT, dispatcher, leaves, places, shipped_values, table_of
 from weft.lab.kinds import Columns, Query, RowKind, RowMachine
 from weft.lab.problems import Problem
 from weft.lab.seen import YES
@@ -132,8 +132,9 @@ EXCHANGES = RowKind(
 
 
 def of_exchange(table: str) -> list[Parameter]:
-    """The parameters of a table of `dispatchers.toml`, with their ranges."""
+    """The parameters of a table of `dispatchers.toml` that rows decide, with their ranges; not those assumed."""
     return [
-        Parameter(f"{table}.{key}", *bounds()[f"{table}.{key}"], _UNITS.get(key, ""), _NEEDS_ROWS, ABOUT[key])
+        Parameter(f"{table}.{key}", *leaf.range, _UNITS.get(key, ""), _NEEDS_ROWS, ABOUT[key])
         for key in places()[table]
+        if (leaf := leaves()[f"{table}.{key}"]).provenance.kind == "calibrated"
     ]

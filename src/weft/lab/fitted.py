@@ -45,6 +45,37 @@ def thin_sets() -> dict[str, served.FittedSet]:
     }
 
 
+def thin_sources() -> dict[str, tuple[int, int]]:
+    """Return values and rows by file and source where a file's values have fewer than `LEAST_ROWS` rows each.
+
+    Values of one table that name the same rows are fitted together. Sources that name no number of rows do not count.
+    """
+    found = {}
+    for name, file in _files(resources.files("weft"), ""):
+        for place, table in _tables(read_toml(file), ""):
+            sources = [str(one.get("source", "")) for one in table]
+            for source in sorted(set(sources)):
+                values, rows = sources.count(source), _rows_of(source)
+                if 0 < rows < LEAST_ROWS * values:
+                    found[f"{name}, {place}: {source}"] = values, rows
+    return found
+
+
+def _tables(table: Any, place: str) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
+    """Yield the calibrated values of each table by its place."""
+    if isinstance(table, Mapping):
+        own = [one for one in table.values() if isinstance(one, Mapping) and one.get("kind") == "calibrated"]
+        yield place, own
+        for name, one in table.items():
+            if isinstance(one, Mapping) and one.get("kind") is None:
+                yield from _tables(one, f"{place}.{name}".removeprefix("."))
+
+
+def _rows_of(source: str) -> int:
+    found = _ROWS.search(source)
+    return int(found[1].replace(",", "")) if found else 0
+
+
 def _files(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
     for one in folder.iterdir():
         path = f"{name}/{one.name}".removeprefix("/")
@@ -58,7 +89,7 @@ def _calibrated(table: Mapping[str, Any]) -> tuple[int, int]:
     """Return how many values are calibrated in a table, and the rows that their sources name, each source once."""
     leaves = list(_leaves(table))
     sources = {str(one.get("source", "")) for one in leaves}
-    rows = sum(int(found[1].replace(",", "")) for one in sources if (found := _ROWS.search(one)))
+    rows = sum(map(_rows_of, sources))
     return len(leaves), rows
 
 
