@@ -16,6 +16,7 @@ from weft.models.huggingface import FAMILIES
 from weft.models.parallel.check import check_plan
 from weft.models.parallel.framework import Framework
 from weft.step.forward import Forward
+from weft.step.launches import in_graphs
 from weft.step.rank_parts import rank_parts
 from weft.step.serving_plan import ServingPlan
 
@@ -542,3 +543,17 @@ def test_a_hybrid_model_of_the_catalogue_is_that_of_its_configuration(tmp_path, 
     found, known = model(tmp_path, name), load_model(like)
     assert (known.parameters, known.active_parameters) == (found.parameters, found.active_parameters)
     assert (known.layer_kinds, known.mixer) == (found.layer_kinds, found.mixer)
+
+
+def test_cuda_graphs_hold_mamba_layers_by_their_own_module(tmp_path):
+    found = model(tmp_path, "nemotron-3-nano-30b-a3b")
+    plan = weft.TrainingPlan(
+        dp=8, ep=8, batch=64, sequence=4096, dispatcher="hybridep", cuda_graph_impl="transformer_engine",
+        cuda_graph_modules=("attn", "moe_router"),
+    )  # fmt: skip
+    both = replace(plan, cuda_graph_modules=("attn", "mamba", "moe_router"))
+    nodes = rank_parts(found, plan, Framework())["linear"].forward.nodes
+    held = [sum(in_graphs(node, one.cuda_graph_modules) for node in nodes) for one in (plan, both)]
+    assert held == [0, len(nodes)]
+    with pytest.raises(InputError, match=r"cuda_graph_modules names mamba, and .* has no such layers"):
+        check_plan(model(tmp_path, "qwen3-next-80b-a3b"), both)

@@ -412,26 +412,28 @@ class _Layer:
         and the projection back. Source: transformers' modelling code of the families, and the papers `Scan` names.
         """
         model, count, tokens, of = self.model, self.tokens.count, self.tokens, self.model.mixer
+        # Megatron Core has layers of their own for Mamba, and other linear attention in the place of self-attention
+        module = "mamba" if of.rule in ("mamba", "mamba2") else "attention"
         first, owned = self.gemm(of.projected, model.hidden), of.projected * model.hidden
-        yield LayerOp("linear_in", first, "attention", "columns", owned, reads=(entry,), role=Role.LINEAR_IN)
+        yield LayerOp("linear_in", first, module, "columns", owned, reads=(entry,), role=Role.LINEAR_IN)
         if of.conv:
             convolved = Streaming("causal_conv1d", count, of.channels, self.dtype)
-            yield LayerOp("linear_conv", convolved, "attention", "width", of.conv_parameters, reads=("linear_in",))
+            yield LayerOp("linear_conv", convolved, module, "width", of.conv_parameters, reads=("linear_in",))
         for small in of.low_rank:
             gemm, cut = self.gemm(small.columns, small.rows), _SUMS[small.sums]
-            yield LayerOp(small.name, gemm, "attention", cut, small.parameters, reads=(small.reads,))
+            yield LayerOp(small.name, gemm, module, cut, small.parameters, reads=(small.reads,))
         chunk = 0 if tokens.sequence == 1 else of.chunk
         scan = Scan(of.rule, tokens.batch, tokens.queries, of.heads, of.head, of.state, of.groups, chunk, self.dtype)
-        yield LayerOp("scan", scan, "attention", "heads", of.scan_parameters, reads=of.reads, role=Role.LINEAR_CORE)
+        yield LayerOp("scan", scan, module, "heads", of.scan_parameters, reads=of.reads, role=Role.LINEAR_CORE)
         gate = "gate_up" if of.rule == "kimi_delta" else "linear_in"
         if of.normed:
             op, by = Streaming("gated_rmsnorm", count * of.inner // of.normed, of.normed, self.dtype), _BY_HEADS
             by = by if of.normed < of.inner else _BY_WIDTH
         else:
             op, by = Streaming("swiglu", count * of.inner, 1, self.dtype), _BY_WIDTH
-        yield LayerOp("linear_norm", op, "attention", by, of.norm_parameters, reads=("scan", gate))
+        yield LayerOp("linear_norm", op, module, by, of.norm_parameters, reads=("scan", gate))
         back, owned = self.gemm(model.hidden, of.inner), model.hidden * of.inner
-        yield LayerOp("linear_out", back, "attention", "rows", owned, role=Role.LINEAR_OUT)
+        yield LayerOp("linear_out", back, module, "rows", owned, role=Role.LINEAR_OUT)
 
     def cross_attention(self, entry: str) -> Iterator[LayerOp]:
         """Attention of the output of `entry` to that of the encoder, which is part of the layer's input."""

@@ -32,7 +32,7 @@ _MIXED = {
 _PLAIN = ("bf16_mixed", "bf16-mixed", "fp16_mixed", "fp16-mixed", "32", "32-true")
 _ATTENTION = ("flash", "fused", "unfused", "local", "auto")
 _BYTES = {"fp32": 4, "float32": 4, "fp16": 2, "float16": 2, "bf16": 2, "bfloat16": 2, "fp8": 1, "uint8": 1}
-_GRAPHED = ("attn", "mlp", "moe", "moe_router", "moe_preprocess")
+_GRAPHED = ("attn", "mamba", "mlp", "moe", "moe_router", "moe_preprocess")
 
 SHAPES = frozenset(("num-layers", "tensor-model-parallel-size", "micro-batch-size", "global-batch-size"))
 """Arguments that identify a run: at least one is present."""

@@ -18,6 +18,7 @@ FULL_ITERATION = "full_iteration"
 _ROUTING = (Role.MLP_NORM, Role.MLP_POST_NORM, Role.ROUTER, Role.TOP_K)
 _HOLDS: dict[str, Callable[[Node], bool]] = {
     "attn": lambda node: node.module == "attention",
+    "mamba": lambda node: node.module == "mamba",
     "mlp": lambda node: node.module == "mlp",
     "moe_router": lambda node: node.role in _ROUTING and node.module != PREDICTION,
     "moe_preprocess": lambda node: False,  # counts tokens on the host's behalf: no operator here

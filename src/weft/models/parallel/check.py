@@ -34,6 +34,8 @@ def check_graphs(model: Transformer, plan: TrainingPlan) -> None:
     experts = [name for name in plan.cuda_graph_modules if name.startswith("moe")]
     if experts and not model.experts:
         raise InputError(f"cuda_graph_modules names {', '.join(experts)}, and {model.name} has no experts")
+    if "mamba" in plan.cuda_graph_modules and not model.linear.startswith("mamba"):
+        raise InputError(f"cuda_graph_modules names mamba, and {model.name} has no such layers")
     if model.experts and ("moe" in plan.cuda_graph_modules or not plan.cuda_graph_modules):
         what = "the module moe" if plan.cuda_graph_modules else "a whole layer"
         raise InputError(

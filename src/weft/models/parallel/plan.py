@@ -27,7 +27,7 @@ GEMM (torchtitan's selective checkpointing by operators), or all layers from the
 CudaGraphImpl = Literal["none", "local", "transformer_engine", "full_iteration"]
 """What CUDA graphs hold, as in Megatron Core: nothing, modules of each layer (captured by Megatron Core or by
 Transformer Engine), or forward and backward passes of the whole step."""
-GRAPH_MODULES = ("attn", "mlp", "moe", "moe_router", "moe_preprocess")
+GRAPH_MODULES = ("attn", "mamba", "mlp", "moe", "moe_router", "moe_preprocess")
 """Modules of a layer that CUDA graphs can hold, as Megatron Core names them."""
 Offload = Literal["none", "activations", "optimizer"]
 """What the memory of the host holds: nothing, what layers keep for the backward pass, or the optimizer's states."""

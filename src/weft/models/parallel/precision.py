@@ -108,7 +108,7 @@ RECIPES: Mapping[str, Recipe] = {
 TRAINS = ("bf16", "fp16", "tf32", "fp32", "fp64")
 """Number formats in which whole models train, without a recipe."""
 _NARROW = tuple(dict.fromkeys(recipe.operands for recipe in RECIPES.values() if recipe.operands))
-_PARTS = ("attention", "mlp", "moe")
+_PARTS = ("attention", "mamba", "mlp", "moe")
 """Parts of a model whose GEMMs have the recipe's operands."""
 
 
