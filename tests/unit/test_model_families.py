@@ -15,10 +15,11 @@ from weft.models.block import FusionStyle, Tokens, layer
 from weft.models.huggingface import FAMILIES
 from weft.models.parallel.check import check_plan
 from weft.models.parallel.framework import Framework
-from weft.step.forward import Forward
+from weft.step.forward import Forward, Group
 from weft.step.launches import in_graphs
 from weft.step.rank_parts import rank_parts
 from weft.step.serving_plan import ServingPlan
+from weft.step.sparse import index_ops
 
 GATED = {"hidden_act": "silu"}
 OLDER = (
@@ -557,3 +558,22 @@ def test_cuda_graphs_hold_mamba_layers_by_their_own_module(tmp_path):
     assert held == [0, len(nodes)]
     with pytest.raises(InputError, match=r"cuda_graph_modules names mamba, and .* has no such layers"):
         check_plan(model(tmp_path, "qwen3-next-80b-a3b"), both)
+
+
+def test_sparse_attention_reads_the_indexers_keys_and_the_best_tokens_instead_of_all(tmp_path):
+    """DeepSeek-V3.2 beside V3: 132 bytes of each token and 2,048 compressed tokens, instead of 1,152 bytes of each."""
+    sparse, dense = (model(tmp_path, name) for name in ("deepseek-v3.2", "deepseek-v3"))
+    on, plan = weft.system("8xh200"), ServingPlan(tp=8)
+    one, other = (Forward(each, on, plan) for each in (sparse, dense))
+    assert one.cache(4096) == other.cache(4096) + 61 * 4096 * (128 + 4)
+
+    def attention(of, context):
+        return of.attention(Group(32, 1, context - 1, writes=True)).seconds
+
+    assert attention(one, 2048) == pytest.approx(attention(other, 2048))
+    assert attention(one, 131072) < 0.5 * attention(other, 131072)
+    ends = [attention(one, context) for context in (32768, 65536, 131072)]
+    assert ends[2] - ends[1] == pytest.approx(2 * (ends[1] - ends[0]), rel=0.1)  # the indexer alone grows
+    scores, chosen = index_ops(sparse, 1, 100, 900, on.gpu)
+    assert scores.flops == 2 * 64 * 128 * (100 * 900 + 5050)
+    assert chosen.written == 4 * 100 * 2048

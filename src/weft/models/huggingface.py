@@ -486,9 +486,11 @@ _LATENT = Family(
     _LLAMA,
     derive=_deepseek,
 )  # fmt: skip
+_INDEXER = _keys(index_heads="index_n_heads", index_head="index_head_dim", index_topk="index_topk")
 _SPARSE = replace(
-    _LATENT, optional={**_LATENT.optional, **_keys(index_heads="index_n_heads", index_head="index_head_dim")},
-    simplified="sparse attention taken as dense", layer_types=("indexed_attention",),
+    _LATENT, optional={**_LATENT.optional, **_INDEXER}, layer_types=("indexed_attention",),
+    defaults={"index_n_heads": 64, "index_head_dim": 128, "index_topk": 2048},
+    simplified="sparse attention taken as dense in training",
 )  # fmt: skip
 _LLAMA4 = Family(
     _SHAPE | _MIXTURE | _keys(experts="num_local_experts", expert_ffn="intermediate_size"),
@@ -630,7 +632,7 @@ FAMILIES: Mapping[str, Family] = {
     "deepseek_v2": _LATENT,
     "deepseek_v3": _LATENT,
     "deepseek_v32": _SPARSE,
-    "glm_moe_dsa": _SPARSE,
+    "glm_moe_dsa": replace(_SPARSE, defaults={**_SPARSE.defaults, "index_n_heads": 32}),
     "kimi_k2": _LATENT,
     "glm4_moe": Family(
         {**_DENSE, **_MIXTURE, **_keys(experts="n_routed_experts", expert_ffn="moe_intermediate_size")},

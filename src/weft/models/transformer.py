@@ -27,9 +27,9 @@ class Transformer(Sourced):
     `kv_heads` heads of keys and values that serve all of them. `qk_norm` normalises each head of queries and keys.
     Latent attention (MLA) has the ranks `query_rank` and `kv_rank`, `rotary_head` elements of each query and key beside
     `head`, of which all heads share the key's, and values of `value_head` elements. The indexer of sparse attention
-    has `index_heads` heads of `index_head` elements, one key for all; attention itself counts all tokens. Every
-    `window_every`-th layer, the first one included, sees `window` tokens; or, with `full_every`, all but every
-    `full_every`-th layer do.
+    has `index_heads` heads of `index_head` elements, one key for all; in inference a query then sees the `index_topk`
+    tokens with the best scores, in training all of them. Every `window_every`-th layer, the first one included, sees
+    `window` tokens; or, with `full_every`, all but every `full_every`-th layer do.
 
     Other models list the kinds of their layers (`weft.models.block.LAYERS`) in a `pattern`, which repeats until there
     are `layers`: attention or a linear mixer, with an MLP, with experts, or either alone. The `linear` mixer keeps a
@@ -78,6 +78,7 @@ class Transformer(Sourced):
     value_head: Count | None = None
     index_heads: CountOrNone = 0
     index_head: CountOrNone = 0
+    index_topk: CountOrNone = 0
     window: CountOrNone = 0
     window_every: Count = 1
     full_every: CountOrNone = 0
@@ -301,9 +302,13 @@ def _broken(model: Transformer) -> Iterator[tuple[bool, str]]:
     yield bool(count and model.encoder_layers), "experts in an encoder-decoder are not modelled; leave one of them out"
     latent = bool(model.query_rank or model.rotary_head or model.value_head) and not model.kv_rank
     yield latent, "query_rank, rotary_head and value_head belong to latent attention; give kv_rank, too"
-    indexed = bool(model.index_heads or model.index_head)
-    whole = bool(model.index_heads and model.index_head and model.query_rank)
-    yield indexed and not whole, "an indexer needs index_heads, index_head and query_rank; give all of them, or none"
+    needed = "index_heads", "index_head", "index_topk"
+    indexed = [name for name in needed if getattr(model, name)]
+    lacks = [name for name in (*needed, "query_rank") if not getattr(model, name)]
+    yield (
+        bool(indexed and lacks),
+        f"an indexer has {', '.join(indexed)}, and lacks {', '.join(lacks)}; give all of them",
+    )
     yield bool(model.kv_rank and not model.head), "latent attention needs head, the elements of a key without rotation"
     most = model.layers
     yield model.dense_layers > most, f"dense_layers is {model.dense_layers}; the model has {most} layers"

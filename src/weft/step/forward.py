@@ -12,7 +12,7 @@ from weft.core.errors import InputError, join_or, show_value
 from weft.core.options import SUSTAINED, RunOptions
 from weft.estimate.errors import SCANS
 from weft.estimate.quantization import quantized_format, weight_only
-from weft.graph import DTYPE_BYTES, Attention, Gemm, Graph, GroupedGemm, Node, Scan, Streaming
+from weft.graph import DTYPE_BYTES, Attention, Gemm, Graph, GroupedGemm, Node, Opaque, Scan, Streaming
 from weft.graph.op import BLOCK_BYTES, Role, width
 from weft.graph.routing import MOST_EXPERTS, Routing
 from weft.hardware import System
@@ -36,6 +36,7 @@ from weft.step.overlaps import check_served, engine_note, needs
 from weft.step.result.step import Pass, exposed_part, sum_layers
 from weft.step.serving_plan import ServingPlan
 from weft.step.spans import CONTENTION, class_of, time_nodes
+from weft.step.sparse import best_tokens, index_bytes, index_ops, is_sparse
 from weft.step.stages import ForwardStages
 
 _ACTIVATIONS = "bf16"
@@ -317,10 +318,10 @@ class Forward:
             (self._alone(op), count) for kind, count in self._kinds.items() for op in self._attend(kind, group)
         )
 
-    def _alone(self, op: Attention | Scan) -> Pass:
-        """Return the pass over an operator by itself."""
+    def _alone(self, op: Attention | Scan | Opaque) -> Pass:
+        """Return the pass over an operator by itself; the indexer of sparse attention counts as attention."""
         seconds = self._prices.of(op)
-        return Pass(seconds, {class_of(op): seconds})
+        return Pass(seconds, {"attention" if isinstance(op, Opaque) else class_of(op): seconds})
 
     @cached_property
     def weights(self) -> int:
@@ -342,12 +343,14 @@ class Forward:
         """Return what a sequence of `length` tokens keeps on one GPU [bytes]: keys and values, and states.
 
         Layers with a window keep that of it alone; latent attention keeps its compressed form on every GPU. A linear
-        layer keeps its state and the tokens of its convolution, as many bytes for any length.
+        layer keeps its state and the tokens of its convolution, as many bytes for any length. The indexer of sparse
+        attention has a cache of its own, in 8 bits.
         """
-        size, model = 0, self.model
+        size, indexed, model = 0, 0, self.model
         for kind, layers in self._kinds.items():
             if not LAYERS[kind].attends:
                 continue
+            indexed += layers * length * index_bytes(model)
             kept = min(length, model.window) if LAYERS[kind].window else length
             if model.kv_rank:
                 each = model.kv_rank + model.rotary_head
@@ -355,7 +358,7 @@ class Forward:
                 each = -(-model.key_heads // self.plan.tp) * (model.head_size + model.value_size)
             size += layers * kept * each
         drafted = self.draft.cache(length) if self.draft else 0
-        return size * DTYPE_BYTES[self.plan.kv_dtype] + self.states + drafted
+        return size * DTYPE_BYTES[self.plan.kv_dtype] + indexed + self.states + drafted
 
     @cached_property
     def states(self) -> int:
@@ -402,10 +405,11 @@ class Forward:
             else:
                 yield piece
 
-    def _attend(self, kind: str, group: Group) -> Iterator[Attention | Scan]:
+    def _attend(self, kind: str, group: Group) -> Iterator[Attention | Scan | Opaque]:
         """The attention of a group in a layer, by one rank; of next tokens on the compressed cache, where it is latent.
 
-        Or the scan: in chunks for prompts, token by token for next tokens and drafts, from states in memory.
+        Sparse attention of many tokens is the indexer, then attention to the best ones. Or the scan: in chunks for
+        prompts, token by token for next tokens and drafts, from states in memory.
 
         Source: arXiv:2405.04434.
         """
@@ -420,10 +424,13 @@ class Forward:
                 return
             if not isinstance(op, Attention):
                 continue
-            if model.kv_rank and (group.new == 1 or group.writes or (kernels and _absorbs(kernels))):
+            if is_sparse(model, group.cached + group.new):
+                yield from index_ops(model, group.sequences, group.new, group.cached, self.system.gpu)
+                op, kernels = best_tokens(model, op), kernels if group.writes or group.new == 1 else ""
+            elif model.kv_rank and (group.new == 1 or group.writes or (kernels and _absorbs(kernels))):
                 wide, keys = model.kv_rank + model.rotary_head, group.cached + group.new
                 op = replace(op, head=wide, value=model.kv_rank, kv_heads=1, keys=keys)
-            if group.writes and group.new > 1:  # as heads that share keys
+            if group.writes and op.query > 1:  # as heads that share keys
                 op = replace(op, query=1, heads=op.heads * group.new, kv_heads=op.kv_heads or op.heads)
             expanded = self.kit and model.kv_rank and kernels in self.kit.attention
             dtype = _ACTIVATIONS if expanded else self.plan.kv_dtype
