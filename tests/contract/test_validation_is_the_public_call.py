@@ -38,7 +38,17 @@ def narrow():
     return weft.estimate(weft.Gemm(256, 4096, 4096, "bf16"), "h100-sxm", SHORT, harness).seconds
 
 
+def fused():
+    gemm = weft.Gemm(2048, 16384, 7168, "fp8")
+    found = weft.advise_fuse("gemm_ag", gemm, 8, "mi355x", fidelity="estimate", framework=False)
+    return found.option("mori-split").seconds
+
+
 ROWS = {
+    fused: (
+        "system,ranks,op,m,n,k,gemm_dtype,mode,total_us",
+        "8xMI355X,8,gemm_allgather,2048,2048,7168,fp8,split-sdma,210",
+    ),
     gemm: ("gpu,dtype,m,n,k,time_us", "h100-sxm,bf16,4096,4096,4096,250"),
     all_reduce: ("system,collective,ranks,bytes,time_us", "8xH100-SXM,all_reduce,8,67108864,350"),
     ring: (

@@ -333,10 +333,12 @@ def contention_error(gpu: Gpu, strategy: str) -> Contention:
 def joined_error(method: str, seconds: float, *, seen: bool) -> Error:
     """Return the 80 % interval of pairs joined by a method, of the class of its time, on a system in-sample or not.
 
-    Of a method without measured rows, it is the widest of any other.
+    Of a method without rows in these classes it is by public rows that no fit saw, else the widest of any other.
     """
     place, words = _class("joined", seconds, lambda bound: f"{bound * 1e6:.0f} us")
     column = "seen" if seen else "left_out"
+    if method not in CARRIED["joined"] and (unseen := _unseen(method, "joined", method)):
+        return unseen
     if method not in CARRIED["joined"]:
         known = {name: part for name, rows in CARRIED["joined"].items() for part in rows[column] if part}
         return _widest(method, known)

@@ -40,6 +40,7 @@ TITLES = {
     "overlap": "Overlapped GEMMs and collectives",
     "contention": "A GEMM beside a collective",
     "corun": "A GEMM beside an all-reduce, by channels",
+    "fused": "GEMMs and their collectives, fused and separate",
     "ring": "Collectives, simulated",
     "dram": "A DRAM channel beside other simulators",
 }

@@ -20,6 +20,7 @@ from weft.lab.collectives import CHANNELS, COLLECTIVES
 from weft.lab.coruns import CORUNS
 from weft.lab.exchanges import EXCHANGES
 from weft.lab.experts import EXPERT_LAYERS, EXPERTS
+from weft.lab.fused import FUSED
 from weft.lab.kinds import RowKind
 from weft.lab.layers import LAYER
 from weft.lab.machines import Machines
@@ -37,7 +38,7 @@ from weft.lab.traces import EXPERT_TRACE
 ROW_KINDS: Mapping[str, RowKind] = {
     one.kind: one
     for one in (
-        GEMMS, COLLECTIVES, CHANNELS, OVERLAP, CONTENTION, CORUNS, LAYER, KERNELS, OPERATORS_ALONE, RECURRENT,
+        GEMMS, COLLECTIVES, CHANNELS, OVERLAP, CONTENTION, CORUNS, FUSED, LAYER, KERNELS, OPERATORS_ALONE, RECURRENT,
         CONVOLUTIONS, EXCHANGES, SERVED_ATTENTION, SERVED_LATENT, SERVED_ALL_REDUCES, SERVED_GEMMS, EXPERTS,
         EXPERT_LAYERS, EXPERT_TRACE, SERVED_SMALL, SERVING, STEPS, DRAM,
     )

@@ -44,6 +44,7 @@ _SUMMARY = {
     "overlap": ("system", "collective", "method", "quantity", "seen"),
     "contention": ("quantity",),
     "corun": ("gemm", "quantity"),
+    "fused": ("system", "op", "method", "quantity"),
     "ring": ("collective", "ranks"),
     "step": ("framework", "layers"),
     "step, nothing fitted": ("framework", "layers"),

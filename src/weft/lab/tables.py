@@ -26,6 +26,7 @@ Kind = Literal[
     "overlap",
     "contention",
     "corun",
+    "fused",
     "layer",
     "kernel",
     "operator",
@@ -398,7 +399,7 @@ def _kind_of(head: Sequence[str], file: str) -> Kind | None:
     if _MILLISECONDS in head or "dispatcher" in head:
         return "step"
     shares = {
-        kind: len(table.columns().keys() & set(head)) / len(table.columns())
+        kind: len(table.columns().keys() & set(table.own(head))) / len(table.columns())
         for kind, table in TABLES.items()
         if kind != "layer"
     }
