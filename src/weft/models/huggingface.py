@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import ChainMap
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -99,33 +99,24 @@ def _qwen(config: Config) -> Values:
 
 
 def _windows(config: Config) -> Values:
-    """Return the window of attention, and how often it comes: every layer, or as `layer_types` lists."""
-    window = config.get("sliding_window")
-    if not window:
-        return {}
-    types = config.get("layer_types")
+    """Return the window of attention, and its layers: all, every n-th from the first, or as `layer_types` lists."""
+    types, every = config.get("layer_types"), config.get("sliding_window_pattern", 1)
     if types is None:
-        every = config.get("sliding_window_pattern", 1)
-        return {"window": window, "window_every": every}
-    slides = [at for at, name in enumerate(types) if name in _WINDOWED]
-    if not slides:
+        types = [_SLIDES if at % every == 0 else _FULL for at in range(config["num_hidden_layers"])]
+    return _sliding(config.get("sliding_window"), [_MIXERS[name] for name in types])
+
+
+def _sliding(window: int | None, mixers: Sequence[str]) -> Values:
+    """Return a window and the layers that have it; nothing if none has, and no layers if all have."""
+    if not window or "window" not in mixers:
         return {}
-    first = next((at + 1 for at, name in enumerate(types) if name not in _WINDOWED), 0)
-    if first > 1 and slides == [at for at in range(len(types)) if (at + 1) % first]:
-        return {"window": window, "full_every": first}
-    every = slides[1] - slides[0] if len(slides) > 1 else len(types)
-    if slides != list(range(0, len(types), every)):
-        experts = any(name in config for name in ("num_experts", "num_local_experts", "n_routed_experts"))
-        if experts:
-            rule = "windows in some layers only are modelled with experts if they come at equal distances"
-            raise ConfigError(rule, None, "layer_types")
-        return {"window": window, "pattern": _pattern([_MIXERS[name] for name in types], ["dense"] * len(types))}
-    return {"window": window, "window_every": every}
+    return {"window": window} | ({"mixers": mixers} if "" in mixers else {})
 
 
 _LONGEST = 1_000_000
 """Longest context of a model here [tokens]: longer ones that configurations state are cut (Llama 4: ten million)."""
-_WINDOWED = ("sliding_attention", "chunked_attention")
+_FULL, _SLIDES = "full_attention", "sliding_attention"
+_WINDOWED = (_SLIDES, "chunked_attention")
 
 
 def _cohere2(config: Config) -> Values:
@@ -137,7 +128,8 @@ def _mostly_windows(config: Config) -> Values:
     """Return sliding windows except in every n-th layer (Gemma 3: five of six), unless `layer_types` says otherwise."""
     if config.get("layer_types") is not None or not config.get("sliding_window"):
         return _windows(config)
-    return {"window": config["sliding_window"], "full_every": config["sliding_window_pattern"]}
+    every, layers = config["sliding_window_pattern"], range(config["num_hidden_layers"])
+    return _sliding(config["sliding_window"], ["window" if (at + 1) % every else "" for at in layers])
 
 
 def _gemma3(config: Config) -> Values:
@@ -153,7 +145,7 @@ def _llama4(config: Config) -> Values:
     layers = config.get("moe_layers") or range(every - 1, config["num_hidden_layers"], every)
     return _gated_values(config) | _mostly_windows(listed) | {
         "ffn": config.get("intermediate_size_mlp"),
-        "moe_layers": () if every == 1 else tuple(layers),
+        "networks": _networks(config, layers),
         "qk_norm": bool(config.get("use_qk_norm")),
         "shared_experts": 1,
     }  # fmt: skip
@@ -190,9 +182,9 @@ def _ernie_moe(config: Config) -> Values:
     first, every = config.get("moe_layer_start_index") or 0, config.get("moe_layer_interval") or 1
     last = config.get("moe_layer_end_index")
     end = layers if last is None or last < 0 else last + 1
-    routed = tuple(at for at in range(first, end) if (at + 1) % every == 0)
+    routed = [at for at in range(first, end) if (at + 1) % every == 0]
     return _gated_values(config) | {
-        "moe_layers": () if len(routed) == layers else routed, "biases": "all" if config.get("use_bias") else "none"
+        "networks": _networks(config, routed), "biases": "all" if config.get("use_bias") else "none"
     }  # fmt: skip
 
 
@@ -218,7 +210,7 @@ def _qwen_moe(config: Config) -> Values:
         listed = tuple(at for at in layers if at not in plain and (at + 1) % every == 0)
         if not listed:
             raise ConfigError("it names every layer that has experts; leave experts out", None, "mlp_only_layers")
-        routed = {"moe_layers": listed, "moe_every": 1}
+        routed = {"networks": _networks(config, listed)}
     wide, shared = config.get("moe_intermediate_size", 1), config.get("shared_expert_intermediate_size", 0)
     return _qwen(config) | {"shared_experts": _whole_experts(shared, wide, "shared_expert_intermediate_size")} | routed
 
@@ -229,7 +221,7 @@ def _deepseek(config: Config) -> Values:
         first = config.get("first_k_dense_replace") or 0
         layers = range(config["num_hidden_layers"])
         routed = tuple(at for at in layers if at >= first and at % every == 0)
-        found |= {"moe_layers": routed, "dense_layers": 0}
+        found |= {"networks": _networks(config, routed)}
     groups = config.get("n_group") or 1
     if groups == 1 or config.get("topk_method") == "greedy":
         return found
@@ -302,6 +294,22 @@ def _pattern(mixers: Sequence[str], networks: Sequence[str]) -> tuple[str, ...]:
     return next(kinds[:size] for size in range(1, len(kinds) + 1) if kinds == _repeat(kinds[:size], len(kinds)))
 
 
+def _networks(config: Config, routed: Collection[int]) -> Sequence[str]:
+    """Return the network of each layer, those with experts by number from 0."""
+    return ["moe" if at in routed else "dense" for at in range(config["num_hidden_layers"])]
+
+
+def _with_pattern(values: Values) -> Values:
+    """Return dimensions with the pattern of the layers, where a reader lists the mixer or the network of each."""
+    mixers, networks = (values.pop(name, None) for name in ("mixers", "networks"))
+    if mixers is None and networks is None:
+        return values
+    count, first, every = values["layers"], values.pop("dense_layers", 0), values.pop("moe_every", 1)
+    routed = [at for at in range(count) if values.get("experts") and at >= first and (at + 1) % every == 0]
+    networks = networks or ["moe" if at in routed else "dense" for at in range(count)]
+    return values | {"pattern": _pattern(mixers or ["window" if values.get("window") else ""] * count, networks)}
+
+
 def _repeat(unit: tuple[str, ...], count: int) -> tuple[str, ...]:
     return (unit * -(-count // len(unit)))[:count]
 
@@ -314,23 +322,12 @@ _MIXERS = {
 _HYBRID = ("linear_attention", "mamba", "attention")
 
 
-def _routed(config: Config) -> Sequence[str]:
-    """Return the network of each layer of a Qwen model: experts, but in layers that the configuration leaves plain."""
-    plain, every = config.get("mlp_only_layers") or (), config.get("decoder_sparse_step") or 1
-    layers = range(config["num_hidden_layers"])
-    return ["dense" if at in plain or (at + 1) % every else "moe" for at in layers]
-
-
 def _delta(config: Config) -> Values:
     """Return gated DeltaNet in all layers but every fourth (`full_attention_interval`), or as `layer_types` lists."""
     every, layers = config.get("full_attention_interval") or 4, range(config["num_hidden_layers"])
     stated = config.get("layer_types")
     mixers = [_MIXERS[name] for name in stated] if stated else ["linear" if (at + 1) % every else "" for at in layers]
-    experts = (
-        _qwen_moe(ChainMap({"mlp_only_layers": []}, config)) if config.get("num_experts") else _gated_values(config)
-    )
-    networks = _routed(config) if config.get("num_experts") else ["dense"] * len(layers)
-    return experts | {"pattern": _pattern(mixers, networks)}
+    return (_qwen_moe(config) if config.get("num_experts") else _gated_values(config)) | {"mixers": mixers}
 
 
 def _kimi_linear(config: Config) -> Values:
@@ -349,7 +346,7 @@ def _kimi_linear(config: Config) -> Values:
     head = own.get("head_dim") or config.get("linear_head_dim")
     conv = own.get("short_conv_kernel_size") or config.get("linear_conv_kernel_dim")
     return _gated_values(config) | {
-        "pattern": _pattern(mixers, networks), "linear_heads": heads, "linear_head": head, "linear_state": head,
+        "mixers": mixers, "networks": networks, "linear_heads": heads, "linear_head": head, "linear_state": head,
         "linear_rank": head, "linear_conv": conv,
     }  # fmt: skip
 
@@ -413,13 +410,12 @@ def _granite_hybrid(config: Config) -> Values:
     mixers = [_MIXERS[name] for name in config["layer_types"]]
     shared, wide = config["shared_intermediate_size"], config["intermediate_size"]
     routed = config.get("num_local_experts") or 0
-    network = "moe" if routed else "dense"
     experts = {
         "experts": routed, "experts_per_token": config["num_experts_per_tok"], "expert_ffn": wide, "ffn": wide,
         "shared_experts": _whole_experts(shared, wide, "shared_intermediate_size"),
     }  # fmt: skip
     return _gated_values(config) | _mamba2_sizes(config) | {
-        "pattern": _pattern(mixers, [network] * len(mixers)),
+        "mixers": mixers,
         "positions": "rotary" if config.get("position_embedding_type") == "rope" else "none",
     } | (experts if routed else {"ffn": shared})  # fmt: skip
 
@@ -427,7 +423,7 @@ def _granite_hybrid(config: Config) -> Values:
 def _bamba(config: Config) -> Values:
     full = config.get("attn_layer_indices") or ()
     mixers = ["" if at in full else "linear" for at in range(config["num_hidden_layers"])]
-    return _gated_values(config) | _mamba2_sizes(config) | {"pattern": _pattern(mixers, ["dense"] * len(mixers))}
+    return _gated_values(config) | _mamba2_sizes(config) | {"mixers": mixers}
 
 
 def _jamba(config: Config) -> Values:
@@ -437,7 +433,7 @@ def _jamba(config: Config) -> Values:
     mixers = ["" if at % period == offset else "linear" for at in layers]
     networks = ["moe" if routed and at % every == first else "dense" for at in layers]
     experts = {"experts": config["num_experts"], "experts_per_token": config["num_experts_per_tok"]} if routed else {}
-    return _gated_values(config) | experts | {"pattern": _pattern(mixers, networks)} | _mamba_sizes(config, "mamba_")
+    return _gated_values(config) | experts | {"mixers": mixers, "networks": networks} | _mamba_sizes(config, "mamba_")
 
 
 def _mamba_sizes(config: Config, prefix: str = "") -> Values:
@@ -465,7 +461,7 @@ def _lightning(config: Config) -> Values:
     mixers = ["" if full else "linear" for full in stated] if stated else [_MIXERS[one] for one in types or ()]
     head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     sizes = dict.fromkeys(("linear_head", "linear_state"), head) | {"linear_heads": config["num_attention_heads"]}
-    return _gated_values(config) | sizes | {"pattern": _pattern(mixers, ["moe"] * len(mixers))}
+    return _gated_values(config) | sizes | {"mixers": mixers}
 
 
 _MIXTURE = _keys(experts_per_token="num_experts_per_tok")
@@ -551,7 +547,8 @@ _GATED_DELTA = {
 }  # fmt: skip
 _NEXT = Family(
     {**_SHAPE, **_MIXTURE, **_keys(experts="num_experts", expert_ffn="moe_intermediate_size"), **_DELTA_KEYS},
-    _GROUPED | _keys(ffn="intermediate_size"), _GATED_DELTA, derive=_delta, layer_types=_HYBRID,
+    _GROUPED | _keys(ffn="intermediate_size", moe_every="decoder_sparse_step"),
+    _GATED_DELTA, derive=_delta, layer_types=_HYBRID,
 )  # fmt: skip
 _QWEN3_5 = Family({**_DENSE, **_DELTA_KEYS}, _GROUPED, _GATED_DELTA, derive=_delta, layer_types=_HYBRID)
 _MAMBA2 = _keys(
@@ -989,12 +986,12 @@ def _read(config: Config, family: Family, label: str, name: str) -> Transformer:
     quantized = config.get("quantization_config") is not None
     sources["weight_format"] = f"{label}: {'quantization_config' if quantized else 'torch_dtype'}"
     derived = {dimension: value for dimension, value in family.derive(config).items() if value is not None}
-    values |= derived
+    values = _with_pattern(values | derived)
     if is_whole(values.get("sequence_length")):
         values["sequence_length"] = min(values["sequence_length"], _LONGEST)
     if values.get("pattern") and not any(LAYERS[kind].linear for kind in values["pattern"]):
         values = {name: value for name, value in values.items() if not name.startswith("linear")}
-    sources |= dict.fromkeys(derived, f"{label}: model_type {config['model_type']} and its fields")
+    sources |= dict.fromkeys((*derived, "pattern"), f"{label}: model_type {config['model_type']} and its fields")
     known = {
         path: Provenance(text=_text(values[path]), kind="published", source=source)
         for path, source in sources.items()

@@ -28,10 +28,10 @@ class Transformer(Sourced):
     Latent attention (MLA) has the ranks `query_rank` and `kv_rank`, `rotary_head` elements of each query and key beside
     `head`, of which all heads share the key's, and values of `value_head` elements. The indexer of sparse attention
     has `index_heads` heads of `index_head` elements, one key for all; in inference a query then sees the `index_topk`
-    tokens with the best scores, in training all of them. Every `window_every`-th layer, the first one included, sees
-    `window` tokens; or, with `full_every`, all but every `full_every`-th layer do.
+    tokens with the best scores, in training all of them. With a
+    `window` a query sees that many tokens, in every layer unless a `pattern` says in which.
 
-    Other models list the kinds of their layers (`weft.models.block.LAYERS`) in a `pattern`, which repeats until there
+    Models whose layers differ list their kinds (`weft.models.block.LAYERS`) in a `pattern`, which repeats until there
     are `layers`: attention or a linear mixer, with an MLP, with experts, or either alone. The `linear` mixer keeps a
     state of constant size in place of keys and values (`weft.graph.Scan`): `linear_heads` heads of `linear_state` x
     `linear_head` elements, `linear_groups` heads of queries and keys, a convolution over `linear_conv` tokens, chunks
@@ -43,7 +43,7 @@ class Transformer(Sourced):
     on tokens of hidden size, or projected to `expert_hidden` elements before they are sent and back behind (LatentMoE),
     `experts_per_token` of which compute a token beside `shared_experts`, all out of `groups_per_token` of
     `expert_groups` groups, if these are stated (group-limited routing); the first `dense_layers` layers have a plain
-    MLP, and so do all but every `moe_every`-th of the others; or `moe_layers` are those with experts, by number from 0.
+    MLP, and so do all but every `moe_every`-th of the others, unless a `pattern` says which have experts.
 
     `norms` stand before or after attention and MLP, or at both places; a `parallel` block adds attention and MLP to the
     same input, after `parallel_norms` norms. Rotations may also scale (`rotary_scaled`: YaRN with an attention factor
@@ -60,7 +60,7 @@ class Transformer(Sourced):
 
     _texts: ClassVar[tuple[str, ...]] = (
         "tensor_parallel", "tied", "causal", "biases", "norm", "norms", "activation", "activation_clamped", "positions",
-        "rotary_scaled", "qk_norm", "parallel", "masked", "embedding_norm", "dtype", "weight_format", "moe_layers",
+        "rotary_scaled", "qk_norm", "parallel", "masked", "embedding_norm", "dtype", "weight_format",
         "pattern", "linear", "attention_gate",
     )  # fmt: skip
     title: str
@@ -80,8 +80,6 @@ class Transformer(Sourced):
     index_head: CountOrNone = 0
     index_topk: CountOrNone = 0
     window: CountOrNone = 0
-    window_every: Count = 1
-    full_every: CountOrNone = 0
     pattern: tuple[str, ...] = ()
     linear: Rule | Literal[""] = ""
     linear_heads: CountOrNone = 0
@@ -105,7 +103,6 @@ class Transformer(Sourced):
     shared_experts: CountOrNone = 0
     dense_layers: CountOrNone = 0
     moe_every: Count = 1
-    moe_layers: tuple[int, ...] = ()
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     norms: Literal["before", "after", "both"] = "before"
     parallel: bool = False
@@ -200,19 +197,17 @@ class Transformer(Sourced):
         ('dense', 'moe')
         """
         if self.pattern:
-            return tuple(self.pattern[at % len(self.pattern)] for at in range(self.layers))
+            kinds = self.pattern if self.window else [kind.removesuffix("-window") for kind in self.pattern]
+            return tuple(kinds[at % len(kinds)] for at in range(self.layers))
         encoder = ("encoder",) * self.encoder_layers
         return encoder + tuple(self._kind(at) for at in range(self.layers))
 
     def _kind(self, at: int) -> str:
         if self.encoder_layers:
             return "decoder"
-        routed = (
-            at in self.moe_layers if self.moe_layers else at >= self.dense_layers and (at + 1) % self.moe_every == 0
-        )
-        kind = "moe" if self.experts and routed else "dense"
-        windowed = (at + 1) % self.full_every > 0 if self.full_every else at % self.window_every == 0
-        return f"{kind}-window" if self.window and windowed else kind
+        routed = self.experts and at >= self.dense_layers and (at + 1) % self.moe_every == 0
+        kind = "moe" if routed else "dense"
+        return f"{kind}-window" if self.window else kind
 
     @property
     def parameters(self) -> int:
@@ -259,8 +254,8 @@ _KINDS = tuple(name for name, kind in LAYERS.items() if not (kind.encodes or kin
 def _broken_pattern(model: Transformer) -> Iterator[tuple[bool, str]]:
     """Yield the rules of patterns and linear mixers."""
     kinds = [LAYERS[kind] for kind in dict.fromkeys(model.pattern)]
-    names = "moe_layers", "moe_every", "dense_layers", "window_every", "full_every", "encoder_layers"
-    other = [name for name in names if getattr(model, name) not in ((), 0, 1)]
+    names = "moe_every", "dense_layers", "encoder_layers"
+    other = [name for name in names if getattr(model, name) > (name == "moe_every")]
     yield bool(kinds and other), f"pattern names the kind of each layer; leave out {', '.join(other)}"
     beside = all(kind.attends and kind.feeds and not kind.mixture for kind in kinds)
     yield model.parallel and not beside, "parallel blocks have attention and an MLP; leave parallel or the pattern out"
@@ -279,7 +274,10 @@ def _broken_pattern(model: Transformer) -> Iterator[tuple[bool, str]]:
     experts = any(kind.mixture for kind in kinds)
     yield bool(kinds) and experts != bool(model.experts), "experts and layers of pattern with them go together"
     window = any(kind.window for kind in kinds)
-    yield bool(kinds) and window != bool(model.window), "window and layers of pattern with one go together"
+    yield (
+        bool(kinds and model.window) and not window,
+        "no layer of pattern has a window; name some, or leave window out",
+    )
 
 
 def _broken(model: Transformer) -> Iterator[tuple[bool, str]]:
@@ -312,15 +310,8 @@ def _broken(model: Transformer) -> Iterator[tuple[bool, str]]:
     yield bool(model.kv_rank and not model.head), "latent attention needs head, the elements of a key without rotation"
     most = model.layers
     yield model.dense_layers > most, f"dense_layers is {model.dense_layers}; the model has {most} layers"
-    places = model.moe_layers
-    listed = len(set(places)) == len(places) and all(0 <= at < most for at in places)
-    yield not listed, f"moe_layers must be different layers of {most}, from 0 to {most - 1}; write them like [1, 3]"
-    yield bool(places and not count), "moe_layers go with experts; give both, or neither"
-    both = bool(places) and (model.dense_layers > 0 or model.moe_every > 1)
-    yield both, "moe_layers names the layers with experts; leave dense_layers and moe_every out"
     every, dense = model.moe_every, model.dense_layers
-    plain = bool(count) and not places and not model.pattern and most // every == dense // every
+    plain = bool(count) and not model.pattern and most // every == dense // every
     where = f"moe_every is {every}, dense_layers {dense} of {most}"
     yield plain, f"experts are in no layer: {where}; give a smaller moe_every or dense_layers, or no experts"
     yield from _broken_pattern(model)
-    yield bool(model.full_every and not model.window), "full_every goes with window; give both, or neither"

@@ -601,7 +601,7 @@ def _experts(read: ArgumentReader, wide: int | None, layers: int | None) -> dict
     dense = pattern.index(1) if 1 in pattern else layers
     if all(pattern[dense:]):
         return {**found, "dense_layers": dense}
-    return {**found, "moe_layers": tuple(at for at, on in enumerate(pattern) if on)}
+    return {**found, "pattern": tuple("moe" if on else "dense" for on in pattern)}
 
 
 def layer_pattern(text: str, layers: int) -> list[int] | None:

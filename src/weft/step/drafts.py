@@ -47,6 +47,6 @@ def drafter(model: Transformer, name: str) -> Transformer | None:
     if name not in OWN:
         return load_model(Path(name) if name.endswith((".toml", ".json")) else name)
     one = {"title": f"{model.title}, {name}", "layers": 1, "dense_layers": 0, "moe_every": 1}
-    one |= {"moe_layers": (), "full_every": 0, "predict_layers": 0, "pattern": (), "linear": ""}
+    one |= {"predict_layers": 0, "pattern": (), "linear": ""}
     dense = {"experts": 0, "experts_per_token": 0, "shared_experts": 0} if name == "eagle" else {}
     return Transformer(**{**model.model_dump(), **one, **dense})
