@@ -104,7 +104,6 @@ GPUs and models left out are [below](#what-must-be-reached).
 """
 TRUSTED = (0.05, 0.1, 0.15, 0.2)
 UNTOLD = ("step, nothing fitted",)
-CALLED = {"step": "Training steps", "memory": "Peak memory of training", "experts": "Experts' GEMMs of a layer"}
 COVERAGE = """
 Share of rows inside the 80 % interval of their class if the interval is made without them, of classes with 30 rows or
 more. Without its GPU, a row's interval is from other GPUs alone, whose libraries differ:
@@ -217,10 +216,7 @@ def trusted(overall: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         kinds = [one for one in ordered if least < one["mean_abs_err"] <= most and one["kind"] not in UNTOLD]
         limit = f"{most:.0%}" if math.isfinite(most) else f"more than {least:.0%}"
         if kinds:
-            said = "; ".join(
-                f"{CALLED.get(one['kind'], TITLES.get(one['kind'], one['kind']))} ({one['mean_abs_err']:.0%})"
-                for one in kinds
-            )
+            said = "; ".join(f"{TITLES.get(one['kind'], one['kind'])} ({one['mean_abs_err']:.0%})" for one in kinds)
             yield f"* **{limit}**: {said}"
     yield ""
 

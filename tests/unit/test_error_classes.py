@@ -148,3 +148,16 @@ def test_coverage_without_its_gpu_is_low_where_gpus_differ():
 
 def test_classes_of_few_rows_state_no_coverage():
     assert class_coverage({"held out": [many("gemm", "a", [1.0] * 29, dtype="bf16")]})["gemm"] == {}
+
+
+def test_the_interval_of_a_machine_without_rows_holds_that_of_each_machine_left_out():
+    """Most rows of two machines lie near 1; the third's near 1.5 widen the interval, however few they are."""
+    parts = [
+        many("gemm", name, np.linspace(0.95, 1.05, count) * bias, dtype="bf16")
+        for name, bias, count in [("a", 1, 400), ("b", 1, 400), ("c", 1.5, 20)]
+    ]
+    by = {"leave one out": parts}
+    low, high, rows, machines = class_errors(by)["left_out"]["gemm"][1]
+    assert low == pytest.approx(0.96, abs=0.01)
+    assert high == pytest.approx(1.56, abs=0.02)
+    assert (rows, machines) == (820, 3)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,9 +60,9 @@ def class_errors(by: Mapping[Any, Sequence[Predicted]]) -> dict[str, Any]:
     gemms, left_gemms = (_gemms(_frame(parts, "gemm")) for parts in (_known(shipped, held), unseen))
     moved, left_moved = (_own_tests(_frame(parts, "collective")) for parts in (_known(shipped, held), unseen))
     over = _own_tests(_frame(_known(shipped, held), "collective"), over_nodes=True)
-    left = {"gemm": _by_size(left_gemms, GEMM_BOUNDS, left_gemms)}
+    left = {"gemm": _by_size(left_gemms, GEMM_BOUNDS, left_gemms, of=unmeasured_interval)}
     left |= {
-        name: _by_bytes(left_moved[left_moved["collective"] == name], left_moved)
+        name: _by_bytes(left_moved[left_moved["collective"] == name], left_moved, of=unmeasured_interval)
         for name in sorted(set(moved["collective"]))
     }
     tabled = [kind for kind in SERVED_CLASSES if kind != "serving"]
@@ -84,7 +84,7 @@ def class_errors(by: Mapping[Any, Sequence[Predicted]]) -> dict[str, Any]:
         **{kind: _by(own[kind], *SERVED_CLASSES[kind]) for kind in tabled},
         "serving": _by(loads, *SERVED_CLASSES["serving"]),
         "load_ratio": load_ratios(by.get("model left out", ()) or shipped),
-        "gpu_left_out": {kind: _by(apart[kind], *SERVED_CLASSES[kind]) for kind in tabled},
+        "gpu_left_out": {kind: _by(apart[kind], *SERVED_CLASSES[kind], of=unmeasured_interval) for kind in tabled},
         "gpus": {
             kind: {
                 name: sorted(set(rows["machine"]))
@@ -148,7 +148,8 @@ def _inside(rows: pd.DataFrame, labels: Sequence[str], *, folds: bool) -> list[f
             continue
         inside = 0
         for one in sorted(set(apart.tolist())):
-            low, high, *_ = interval(some[apart != one], some[apart != one])
+            known = some[apart != one]
+            low, high, *_ = interval(known, known) if folds else unmeasured_interval(known, known)
             inside += int(some["ratio"][apart == one].between(low, high).sum())
         counts.append(len(some))
         shares.append(inside / len(some))
@@ -233,35 +234,6 @@ def _join_classes(shipped: pd.DataFrame, left: pd.DataFrame) -> dict[str, dict[s
     return found
 
 
-def _named(rows: pd.DataFrame, labels: Sequence[str]) -> Any:
-    return rows[[*labels]].astype(str).agg("-".join, axis=1)
-
-
-def _by(rows: pd.DataFrame, *labels: str) -> dict[str, Class]:
-    """The interval of rows by some labels, joined by hyphens."""
-    if rows.empty:
-        return {}
-    return {name: interval(some, rows) for name, some in rows.groupby(_named(rows, labels))}
-
-
-def _beside(rows: pd.DataFrame) -> dict[str, Any]:
-    """The largest error of GEMMs concurrent with a collective, with the cells and systems that were measured."""
-    if rows.empty:
-        return {}
-    cells = len(rows[rows["quantity"] == rows["quantity"].iloc[0]])
-    return {"largest": round(rows["off"].max(), 3), "cells": cells, "systems": sorted(set(rows["system"]))}
-
-
-def _by_bytes(rows: pd.DataFrame, kind: pd.DataFrame) -> list[Class]:
-    return _by_size(rows, COLLECTIVE_BOUNDS, kind, "bytes")
-
-
-def _by_size(rows: pd.DataFrame, bounds: Sequence[float], kind: pd.DataFrame, size: str = "measured") -> list[Class]:
-    """The interval of each class of size: below the first bound, from there to the next, and so on."""
-    places = np.searchsorted(bounds, rows[size].astype(float), side="right")
-    return [interval(rows[places == place], kind) for place in range(len(bounds) + 1)]
-
-
 def interval(rows: pd.DataFrame, kind: pd.DataFrame) -> Class:
     """Return the 80 % interval of measured / predicted of a class, where each machine weighs alike.
 
@@ -275,6 +247,18 @@ def interval(rows: pd.DataFrame, kind: pd.DataFrame) -> Class:
         low, high = min(low, least), max(high, most)
     low, high = min(low, 1 - _CLOSEST), max(high, 1 + _CLOSEST)
     return [round(low, 3), round(high, 3), len(rows), rows["machine"].nunique()]
+
+
+def unmeasured_interval(rows: pd.DataFrame, kind: pd.DataFrame) -> Class:
+    """Return the same for a machine without rows, from rows whose machine the fits left out.
+
+    Machines differ by more than the rows of one: the interval holds that of each machine with `_THIN` rows or more.
+    """
+    if rows.empty:
+        return []
+    low, high, *counts = interval(rows, kind)
+    each = [ends(some["ratio"], some["machine"]) for _, some in rows.groupby("machine") if len(some) >= _THIN]
+    return [round(min([low, *(one[0] for one in each)]), 3), round(max([high, *(one[1] for one in each)]), 3), *counts]
 
 
 def ends(ratio: pd.Series[float], machine: pd.Series[str]) -> tuple[float, float]:
@@ -291,3 +275,38 @@ def ends(ratio: pd.Series[float], machine: pd.Series[str]) -> tuple[float, float
         min(int(np.searchsorted(side.cumsum(), tail, side="right")), count - 1) for side in (weights, weights[::-1])
     )
     return float(values[low]), float(values[::-1][high])
+
+
+Interval = Callable[[pd.DataFrame, pd.DataFrame], Class]
+"""`interval` or `unmeasured_interval`."""
+
+
+def _named(rows: pd.DataFrame, labels: Sequence[str]) -> Any:
+    return rows[[*labels]].astype(str).agg("-".join, axis=1)
+
+
+def _by(rows: pd.DataFrame, *labels: str, of: Interval = interval) -> dict[str, Class]:
+    """The interval of rows by some labels, joined by hyphens."""
+    if rows.empty:
+        return {}
+    return {name: of(some, rows) for name, some in rows.groupby(_named(rows, labels))}
+
+
+def _beside(rows: pd.DataFrame) -> dict[str, Any]:
+    """The largest error of GEMMs concurrent with a collective, with the cells and systems that were measured."""
+    if rows.empty:
+        return {}
+    cells = len(rows[rows["quantity"] == rows["quantity"].iloc[0]])
+    return {"largest": round(rows["off"].max(), 3), "cells": cells, "systems": sorted(set(rows["system"]))}
+
+
+def _by_bytes(rows: pd.DataFrame, kind: pd.DataFrame, of: Interval = interval) -> list[Class]:
+    return _by_size(rows, COLLECTIVE_BOUNDS, kind, "bytes", of)
+
+
+def _by_size(
+    rows: pd.DataFrame, bounds: Sequence[float], kind: pd.DataFrame, size: str = "measured", of: Interval = interval
+) -> list[Class]:
+    """The interval of each class of size: below the first bound, from there to the next, and so on."""
+    places = np.searchsorted(bounds, rows[size].astype(float), side="right")
+    return [of(rows[places == place], kind) for place in range(len(bounds) + 1)]

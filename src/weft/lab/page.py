@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from weft.lab.subjects import Cloud
 
 TITLES = {
+    "step": "Training steps",
+    "step, nothing fitted": "Training steps, nothing fitted",
+    "memory": "Peak memory of training",
+    "experts": "GEMMs of experts by libraries of inference",
+    "expert_layers": "Layers of experts",
     "gemm": "GEMMs",
     "collective": "Collectives",
     "rnn": "Recurrent layers",
