@@ -24,7 +24,7 @@ from weft.lab.page import PICTURES, TITLES
 HERE = Path(__file__).parent / "explanation"
 STEPS = Path(__file__).parents[1] / "src/weft/estimate/step_errors.toml"
 FIGURES = "errors"
-DRAWN = ("gemm", "collective", "step", "attention", "serving")
+DRAWN = ("gemm", "collective", "step", "serving")
 CLASSES = Path(__file__).parent.parent / "src/weft/estimate/model_errors.toml"
 HEAD = """# Written by docs/errors.py (make validate), from what `weft validate --bar` finds; do not edit.
 #

@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from weft.lab.error_tables import bar_table, errors_table, without_rows
 from weft.lab.page import ValidationReport, error_against_size, predicted_against_measured, write_validation
+from weft.lab.subjects import MEASURED, Predicted, Subject, join_clouds
 
 GROUP = {
     "kind": "gemm", "gpu": "h100-sxm", "system": None, "machine": "h100-sxm", "rows": 1200, "mean_abs_err": 0.05,
@@ -94,3 +96,30 @@ def test_the_page_holds_tables_pictures_verdicts_and_problems(tmp_path):
         assert words in page
     assert (tmp_path / "gemm-predicted.png").exists()
     assert (tmp_path / "gemm-error.png").exists()
+
+
+@pytest.mark.parametrize(("seconds", "unit"), [(5e-5, "µs"), (0.02, "ms"), (12.0, "s")])
+def test_times_are_drawn_in_the_unit_that_suits_them(seconds, unit):
+    measured = np.full(3, seconds)
+    clouds = [Points("steps", measured, measured, measured, MEASURED)]
+    assert f"measured [{unit}]" in predicted_against_measured(clouds).svg()
+    (table,) = error_against_size(clouds).data.values()
+    shown = {column.key: column for column in table.columns}
+    assert (shown["measured"].unit, shown["predicted"].unit) == (unit, unit)
+    assert f"measured [{unit}]" in shown["size"].head
+
+
+def test_rows_of_one_title_are_one_cloud():
+    (same, other) = join_clouds([points("a", 5), points("b", 2), points("a", 3)])
+    assert (same.title, len(same.measured), len(same.size)) == ("a", 8, 8)
+    assert (other.title, len(other.predicted)) == ("b", 2)
+
+
+def test_latencies_are_drawn_by_quantity_and_rates_are_not():
+    rows, lines = pd.DataFrame({"x": [1, 2, 3]}), [2, 3, 4]
+    labels = pd.DataFrame({"quantity": ["TPOT", "TTFT", "throughput"], "gpu": ["b200"] * 3}, lines)
+    measured = np.array([0.01, 0.1, 5.0])
+    subject = Subject(
+        "serving", "b200", rows.set_index(pd.Index(lines)), measured, labels, lambda rows, values: measured
+    )
+    assert [cloud.title for cloud in Predicted(subject, measured).clouds()] == ["TPOT b200", "TTFT b200"]

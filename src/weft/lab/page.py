@@ -10,14 +10,14 @@ import numpy as np
 
 from weft.core.files import write_atomically
 from weft.core.report import Part, Report, Section
-from weft.core.report.table import Table, microseconds, number, text
+from weft.core.report.table import Table, number, text
 from weft.lab.error_tables import bar_table, errors_table, streams_table, without_rows, worst_table
+from weft.lab.subjects import MEASURED, Cloud
 from weft.view.figure import Axis, Figure, scatter
 from weft.view.page import write_report
 
 if TYPE_CHECKING:
     from weft.lab.run import Validation
-    from weft.lab.subjects import Cloud
 
 TITLES = {
     "step": "Training steps",
@@ -85,8 +85,8 @@ def figures(kind: str, clouds: Sequence[Cloud]) -> Iterator[Figure]:
 def predicted_against_measured(clouds: Sequence[Cloud], title: str = "Rows") -> Figure:
     """Predicted over measured time, log-log, with bands of 10 % and 20 %; a panel for each cloud."""
     return scatter(
-        f"{title}: predicted against measured time", _rows(clouds), x=Axis("measured_us", log=True),
-        y=Axis("predicted_us", log=True), bands=(0.1, 0.2), facet="cloud",
+        f"{title}: predicted against measured time", _rows(clouds), x=Axis("measured", log=True),
+        y=Axis("predicted", log=True), bands=(0.1, 0.2), facet="cloud",
     ).with_caption(f"A point is a row; the bands are 10 % and 20 %.{_thinning_note(clouds)}")  # fmt: skip
 
 
@@ -104,20 +104,29 @@ def error_against_size(clouds: Sequence[Cloud], title: str = "Rows") -> Figure:
 
 def _rows(clouds: Sequence[Cloud]) -> Table:
     rows = []
+    scale, unit = _unit(clouds)
     for cloud in clouds:
+        sizes = cloud.size * scale if cloud.size_label == MEASURED else cloud.size
         error = cloud.predicted / cloud.measured - 1
         name = f"{cloud.title}: {len(error):,} rows, mean {np.abs(error).mean():.1%}"
         worst = np.argsort(-np.abs(error))[:5]
         some = np.linspace(0, len(error) - 1, min(len(error), _DRAWN // len(clouds))).astype(int)
         for at in np.union1d(worst, some).tolist():
             clipped = float(np.clip(error[at], -_WIDEST_ERROR, _WIDEST_ERROR))
-            rows.append((name, cloud.measured[at] * 1e6, cloud.predicted[at] * 1e6, clipped, cloud.size[at]))
-    labels = dict.fromkeys(cloud.size_label for cloud in clouds)
+            rows.append((name, cloud.measured[at] * scale, cloud.predicted[at] * scale, clipped, sizes[at]))
+    times = f"{MEASURED} [{unit}]"
+    labels = dict.fromkeys(times if cloud.size_label == MEASURED else cloud.size_label for cloud in clouds)
     columns = [
-        text("cloud", "rows"), microseconds("measured", "measured"), microseconds("predicted", "predicted"),
+        text("cloud", "rows"), *(number(name, name, unit, ",.4g") for name in ("measured", "predicted")),
         number("error", "predicted / measured - 1", format_="+.1%"), number("size", " or ".join(labels), format_=".4g"),
     ]  # fmt: skip
     return Table(columns, rows)
+
+
+def _unit(clouds: Sequence[Cloud]) -> tuple[float, str]:
+    """Return the unit of time that suits most rows, and how many a second has."""
+    middle = float(np.median(np.concatenate([cloud.measured for cloud in clouds])))
+    return (1.0, "s") if middle > 0.3 else (1e3, "ms") if middle > 3e-3 else (1e6, "µs")
 
 
 def _thinning_note(clouds: Sequence[Cloud]) -> str:

@@ -31,7 +31,17 @@ from weft.lab.served import SERVED_ALL_REDUCES, SERVED_ATTENTION, SERVED_GEMMS, 
 from weft.lab.serving import SERVING
 from weft.lab.steps import STEPS
 from weft.lab.streams import DRAM, read_streams
-from weft.lab.subjects import Cloud, Group, Predicted, Progress, Subject, errors_of, join_seconds, predict_subject
+from weft.lab.subjects import (
+    Cloud,
+    Group,
+    Predicted,
+    Progress,
+    Subject,
+    errors_of,
+    join_clouds,
+    join_seconds,
+    predict_subject,
+)
 from weft.lab.tables import TABLES, Kind, Measurements, read_folder
 from weft.lab.traces import EXPERT_TRACE
 
@@ -81,8 +91,11 @@ class Validation(Answer):
         return found
 
     def clouds(self) -> dict[str, list[Cloud]]:
-        """The rows of each kind as points for scatter plots."""
-        return {kind: [cloud for part in parts for cloud in part.clouds()] for kind, parts in self.by_kind.items()}
+        """The rows of each kind as points for scatter plots; those of one title together."""
+        return {
+            kind: join_clouds(cloud for part in parts for cloud in part.clouds())
+            for kind, parts in self.by_kind.items()
+        }
 
     def streams(self) -> list[dict[str, Any]]:
         """Of every stream of memory requests, by the size of requests: what the engine reaches and what each

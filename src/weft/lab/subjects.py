@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -51,7 +51,7 @@ _SUMMARY = {
     "memory": ("framework", "layers", "quantity"),
     "dram": ("peer", "requests", "quantity"),
 }
-_PICTURED = ("gpu", "system", "dtype", "collective", "method")
+_PICTURED = ("quantity", "gpu", "system", "dtype", "collective", "method")
 
 
 @dataclass(frozen=True)
@@ -173,6 +173,10 @@ def worst(predicted: FloatArray, measured: FloatArray, count: int) -> IntArray:
     return order[:count]
 
 
+MEASURED = "measured"
+"""The label of sizes that are measured times [s]."""
+
+
 @dataclass(frozen=True)
 class Cloud:
     """Rows of one scatter plot: predicted and measured [s], and each row's size in the unit of its label."""
@@ -182,6 +186,10 @@ class Cloud:
     measured: FloatArray
     size: FloatArray
     size_label: str
+
+
+_TIMES = ("time", "TPOT", "TTFT")
+"""Quantities that are times."""
 
 
 @dataclass(frozen=True)
@@ -235,19 +243,39 @@ class Predicted:
         ]
 
     def clouds(self) -> Iterator[Cloud]:
-        """Yield one cloud of points for each data type, collective or method."""
+        """Yield one cloud of points for each data type, collective, method or latency."""
+        if "quantity" in self.subject.labels:
+            timed = self.subject.labels["quantity"].isin(_TIMES)
+            if not timed.all():  # speedups and rates, which a plot of times cannot show
+                yield from self.take(timed).clouds() if timed.any() else ()
+                return
         subject, measured = self.subject, self.subject.measured
-        if "quantity" in subject.labels and set(subject.labels["quantity"]) != {"time"}:
-            return  # speedups, which a plot of times cannot show
         collective = subject.kind == "collective"
-        shown = ("collective",) if collective else tuple(name for name in _PICTURED if name in subject.labels)
+        told = [name for name in _PICTURED if name in subject.labels]
+        if "quantity" in told and set(subject.labels["quantity"]) == {"time"}:
+            told.remove("quantity")
+        shown = ("collective",) if collective else (*told,)
         for title, of in pd.Series(subject.texts(*shown)).groupby(subject.texts(*shown)).indices.items():
             if collective:
                 sizes = subject.rows["bytes"].to_numpy()
                 name, size, label = f"{subject.machine}, {title}", sizes[of], "buffer [bytes]"
             else:
-                name, size, label = title, measured[of] * 1e6, "measured [µs]"
+                name, size, label = title, measured[of], MEASURED
             yield Cloud(name, self.seconds[of], measured[of], size, label)
+
+
+def join_clouds(clouds: Iterable[Cloud]) -> list[Cloud]:
+    """Return the clouds with those of the same title and unit of size as one."""
+    known: dict[tuple[str, str], list[Cloud]] = {}
+    for cloud in clouds:
+        known.setdefault((cloud.title, cloud.size_label), []).append(cloud)
+    found = []
+    for (title, label), some in known.items():
+        predicted, measured, size = (
+            np.concatenate([getattr(one, of) for one in some]) for of in ("predicted", "measured", "size")
+        )
+        found.append(Cloud(title, predicted, measured, size, label))
+    return found
 
 
 def _plain(cell: Any) -> str | float | None:
