@@ -55,7 +55,7 @@ class FuseOption(NamedTuple):
         """The method, and its chunks if it has some."""
         if self.chunks is None:
             return self.method
-        return f"{self.method}, serial" if self.chunks == 1 else f"{self.method}, {self.chunks} chunks"
+        return f"{self.method} (serial)" if self.chunks == 1 else f"{self.method} ({self.chunks} chunks)"
 
     @property
     def verdict(self) -> str:
@@ -318,6 +318,10 @@ class _Pair:
         gemm_s = self.gemm_time or library_s
         reasons, found = dict(left_out), list[tuple[str, int | None, float]]()
         for name in methods:
+            needs = OVERLAPS[name].missing_hardware(self.system)
+            if needs and not named and name != _FUTURE.get(self.form):
+                reasons[name] = needs.removeprefix(f"{name} ").removesuffix(".")
+                continue
             try:
                 chunks, seconds = self._seconds(name, gemm, moved, moved_s, gemm_s / library_s)
                 found.append((name, chunks, seconds))
@@ -360,7 +364,9 @@ class _Pair:
         Copy engines also run the whole pair serially.
         """
         prices, gap = self._prices(strategy), self.framework * software.costs()["sequential.gap"]
-        one_by_one = (1,) if OVERLAPS[strategy].moved_by is Driver.DMA else ()
+        method = OVERLAPS[strategy]
+        assert isinstance(method, CoRunStrategy)
+        one_by_one = (1,) if method.driver is Driver.DMA and not method.partition else ()
         fit = [chunks for chunks in (*one_by_one, *CHUNKS) if gemm.m % (chunks * self.system.gpus) == 0]
         if not fit:
             raise InputError(
