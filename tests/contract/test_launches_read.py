@@ -72,7 +72,7 @@ def test_what_is_written_is_read_as_the_same_plan(launcher, name, tmp_path):
     assert count >= 3 or (launcher == "deepspeed" and model.experts)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, "nemotron-h-8b", "qwen3-next-80b-a3b"])
 def test_the_model_that_megatron_is_told_takes_as_long(name, tmp_path):
     model, machine = load_model(name), weft.system(f"{GPUS}xh100")
     plan = TrainingPlan(tp=1, dp=GPUS, ep=2 if model.experts else 1, batch=GPUS, sequence=2048, zero=1)
@@ -82,6 +82,17 @@ def test_the_model_that_megatron_is_told_takes_as_long(name, tmp_path):
     wanted = weft.step(model, machine, plan, framework="megatron-core", fidelity="estimate")
     assert found.seconds == pytest.approx(wanted.seconds, rel=1e-3)
     assert found.memory.peak == pytest.approx(wanted.memory.peak, rel=1e-3)
+
+
+def test_layers_that_differ_are_written_and_those_without_an_argument_are_named(tmp_path):
+    machine, used, plan = weft.system("16xh100"), framework("megatron-core"), TrainingPlan(dp=16, batch=16)
+    file = tmp_path / "launch.sh"
+    file.write_text(launch("megatron", load_model("gpt-oss-20b"), machine, plan, used))
+    assert "--window-size 128,0 --window-attn-skip-freq" in file.read_text()
+    assert weft.read_launch(file).model.layer_kinds == load_model("gpt-oss-20b").layer_kinds
+    granite, hybrid = load_model("granite-4.0-h-small"), load_model("nemotron-h-8b")
+    assert "no flag puts mamba2 layers in the layers of granite-4.0-h-small" in lacking("megatron", granite, plan)
+    assert "mamba2 layers are chosen in the program" in lacking("torchtitan", hybrid, replace(plan, zero=3))
 
 
 SCRIPT = """#!/bin/bash

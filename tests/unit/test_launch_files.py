@@ -11,7 +11,7 @@ import weft
 from weft.cli.main import weft as cli
 from weft.core.errors import ConfigError, InputError, WeftError
 from weft.models.parallel.framework import framework
-from weft.plan.read_megatron import layer_pattern
+from weft.plan.read_layers import layer_pattern
 from weft.plan.reading import _table
 from weft.plan.script import flags, read_script
 
@@ -734,3 +734,38 @@ def test_words_with_one_dash_are_named(read):
 def test_values_with_commands_and_variables_are_kept_apart():
     commands = read_script("torchrun p.py --a $(x y z) --b `c d` --e ${F} --g 'h i'").commands
     assert flags(commands[0].words) == {"a": ["$(x)"], "b": ["`c d`"], "e": ["${F}"], "g": ["h i"]}
+
+
+HYBRID = (
+    "torchrun pretrain_mamba.py --hidden-size 4096 --num-attention-heads 32 --group-query-attention "
+    "--num-query-groups 8 --kv-channels 128 --ffn-hidden-size 21504 --squared-relu --disable-bias-linear "
+    "--normalization RMSNorm --position-embedding-type none --untie-embeddings-and-output-weights "
+    "--vocab-size 131072 --seq-length 8192 --max-position-embeddings 8192 --micro-batch-size 1 --global-batch-size 16 "
+    "--bf16 --is-hybrid-model --hybrid-override-pattern "
+)
+
+
+def test_a_hybrid_pattern_of_megatron_gives_the_model_of_the_catalogue(read):
+    letters = "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"
+    found = read(f"{HYBRID}{letters} --mamba-num-heads 128 --num-layers 52")
+    known = weft.load_model("nemotron-h-8b")
+    assert not found.not_understood
+    assert (found.model.layer_kinds, found.model.mixer) == (known.layer_kinds, known.mixer)
+    assert found.model.parameters == known.parameters
+    with pytest.raises(ConfigError, match=r"hybrid-override-pattern is 'M\?'; it takes a letter for each layer: M"):
+        read(f"{HYBRID}'M?'")
+
+
+def test_gated_deltanet_and_windows_are_in_the_layers_that_the_arguments_say(read):
+    delta = (
+        "--experimental-attention-variant gated_delta_net --linear-attention-freq 4 --linear-num-value-heads 32 "
+        "--linear-num-key-heads 16 --linear-value-head-dim 128 --linear-key-head-dim 128 --attention-output-gate"
+    )
+    found = read(f"{RUN} {delta}").model
+    assert found.layer_kinds[:4] == ("dense-linear",) * 3 + ("dense",)
+    assert (found.linear, found.attention_gate, found.mixer.inner) == ("gated_delta", True, 4096)
+    slid = read(f"{RUN} --window-size 128,0 --window-attn-skip-freq 2").model
+    assert (slid.window, slid.layer_kinds[:2]) == (128, ("dense-window", "dense"))
+    assert set(read(f"{RUN} --window-size '(128, 0)'").model.layer_kinds) == {"dense-window"}
+    with pytest.raises(ConfigError, match=r"window-size is 'wide'; it takes tokens to the left and to the right"):
+        read(f"{RUN} --window-size wide")

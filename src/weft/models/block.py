@@ -188,6 +188,20 @@ LAYERS: Mapping[str, LayerKind] = {
 """The kinds of layers by name."""
 
 
+def compose_pattern(mixers: Sequence[str], networks: Sequence[str]) -> tuple[str, ...]:
+    """Return the kinds of layers from the mixer of each ("", "window", "linear") and its network ("dense", "moe").
+
+    The shortest beginning that repeats stands for all.
+
+    >>> compose_pattern(["linear", "linear", ""] * 2, ["moe"] * 6)
+    ('moe-linear', 'moe-linear', 'moe')
+    """
+    pairs = zip(networks, mixers, strict=True)
+    kinds = tuple(f"{network}-{mixer}" if mixer else network for network, mixer in pairs)
+    many = range(len(kinds))
+    return next(kinds[:size] for size in range(1, len(kinds) + 1) if all(kinds[at] == kinds[at % size] for at in many))
+
+
 def layer(model: Transformer, kind: str, tokens: Tokens, style: FusionStyle, dtype: str) -> Iterator[LayerOp]:
     """Yield the operators of one layer of a kind (see `Transformer.layer_kinds`), in the order of execution.
 

@@ -14,7 +14,7 @@ from typing import Any
 from weft.core.catalog import Provenance
 from weft.core.errors import ConfigError, UnknownNameError, WeftError, is_whole, join_or, show_value
 from weft.core.files import read_json
-from weft.models.block import LAYERS
+from weft.models.block import LAYERS, compose_pattern
 from weft.models.transformer import Transformer
 
 Config = MutableMapping[str, Any]
@@ -284,16 +284,6 @@ def _t5(config: Config) -> Values:
     }
 
 
-def _pattern(mixers: Sequence[str], networks: Sequence[str]) -> tuple[str, ...]:
-    """Return the kinds of layers from the mixer of each ("", "window", "linear") and its network ("dense", "moe").
-
-    The shortest beginning that repeats stands for all.
-    """
-    pairs = zip(networks, mixers, strict=True)
-    kinds = tuple(f"{network}-{mixer}" if mixer else network for network, mixer in pairs)
-    return next(kinds[:size] for size in range(1, len(kinds) + 1) if kinds == _repeat(kinds[:size], len(kinds)))
-
-
 def _networks(config: Config, routed: Collection[int]) -> Sequence[str]:
     """Return the network of each layer, those with experts by number from 0."""
     return ["moe" if at in routed else "dense" for at in range(config["num_hidden_layers"])]
@@ -307,11 +297,7 @@ def _with_pattern(values: Values) -> Values:
     count, first, every = values["layers"], values.pop("dense_layers", 0), values.pop("moe_every", 1)
     routed = [at for at in range(count) if values.get("experts") and at >= first and (at + 1) % every == 0]
     networks = networks or ["moe" if at in routed else "dense" for at in range(count)]
-    return values | {"pattern": _pattern(mixers or ["window" if values.get("window") else ""] * count, networks)}
-
-
-def _repeat(unit: tuple[str, ...], count: int) -> tuple[str, ...]:
-    return (unit * -(-count // len(unit)))[:count]
+    return values | {"pattern": compose_pattern(mixers or ["window" if values.get("window") else ""] * count, networks)}
 
 
 _MIXERS = {

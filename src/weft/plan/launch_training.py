@@ -10,6 +10,7 @@ from typing import Any
 from weft.core.files import to_json
 from weft.hardware import System
 from weft.models import Transformer
+from weft.models.block import LAYERS
 from weft.models.parallel.cut import expert_tp
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.plan import ORDER, TrainingPlan
@@ -22,8 +23,6 @@ _FSDP = 3
 def _no_decoder(model: Transformer) -> Iterator[str]:
     if not model.causal or model.masked or model.encoder_layers:
         yield "only decoders are launched"
-    if model.pattern:
-        yield "layers of several kinds (hybrid models) are not written as flags"
 
 
 # -- Megatron-LM (NVIDIA/Megatron-LM @d98e8a6, megatron/training/arguments.py and the dataclasses that it reads)
@@ -47,10 +46,11 @@ def megatron(model: Transformer, system: System, plan: TrainingPlan, framework: 
     )
     each = system.gpus_per_node if system.node else system.gpus
     queues = "32" if _paired_flags(plan, framework) else "1  # Hopper and older"
+    program = "pretrain_mamba.py" if _is_hybrid(model) else "pretrain_gpt.py"
     start = [
         *([] if plan.zero == _FSDP else [f"export CUDA_DEVICE_MAX_CONNECTIONS={queues}"]),
         f"torchrun --nproc-per-node {each} --nnodes {plan.gpus // each} \\",
-        "    --rdzv-backend c10d --rdzv-endpoint $MASTER_ADDR:29500 pretrain_gpt.py \\",
+        f"    --rdzv-backend c10d --rdzv-endpoint $MASTER_ADDR:29500 {program} \\",
     ]
     lines = (" ".join(flag for flag in group if isinstance(flag, str) and flag) for group in groups)
     return "\n".join([*start, " \\\n".join(f"    {line}" for line in lines if line)]) + "\n"
@@ -71,6 +71,7 @@ def _shape(model: Transformer) -> _Flags:
         f"--position-embedding-type {positions}",
         f"--normalization {'LayerNorm' if model.norm == 'layernorm' else 'RMSNorm'}",
         model.activation == "swiglu" and "--swiglu",
+        model.activation == "relu2" and "--squared-relu",
         model.biases != "all" and "--disable-bias-linear",
         model.biases == "qkv" and "--add-qkv-bias",
         not model.tied and "--untie-embeddings-and-output-weights",
@@ -90,14 +91,52 @@ def _attention(model: Transformer) -> _Flags:
         not latent and model.head and f"--kv-channels {model.head}",
         grouped and f"--group-query-attention --num-query-groups {model.key_heads}",
         not latent and model.qk_norm and "--qk-layernorm",
+        model.attention_gate and "--attention-output-gate",
+        *_window_flags(model),
+        *_linear_flags(model),
     ]
+
+
+_BLOCKS = {"linear": "M", "attention": "*", "mlp": "-", "experts": "E"}
+"""The letters of hybrid models' layers, each of one sub-layer."""
+
+
+def _is_hybrid(model: Transformer) -> bool:
+    """Return whether a model is one of `pretrain_mamba.py`: every layer has one sub-layer."""
+    return all(kind in _BLOCKS for kind in model.layer_kinds)
+
+
+def _linear_flags(model: Transformer) -> _Flags:
+    """Return the sizes of linear layers, and which layers they are."""
+    if _is_hybrid(model):
+        of = model.mixer
+        letters = "".join(_BLOCKS[kind] for kind in model.layer_kinds)
+        sizes = f"--mamba-state-dim {of.state} --mamba-head-dim {of.head} --mamba-num-groups {of.groups}"
+        return [f"--is-hybrid-model --hybrid-override-pattern '{letters}'", f"{sizes} --mamba-num-heads {of.heads}"]
+    if model.linear != "gated_delta":
+        return []
+    of, linear = model.mixer, [int(LAYERS[kind].linear) for kind in model.layer_kinds]
+    return [
+        f"--experimental-attention-variant gated_delta_net --linear-attention-freq '({_runs(linear)})'",
+        f"--linear-num-value-heads {of.heads} --linear-num-key-heads {of.groups}",
+        f"--linear-value-head-dim {of.head} --linear-key-head-dim {of.state} --linear-conv-kernel-dim {of.conv}",
+    ]
+
+
+def _window_flags(model: Transformer) -> _Flags:
+    """Return the window of attention, and the layers that have it where not all do."""
+    slides = [int(LAYERS[kind].window) for kind in model.layer_kinds]
+    if not any(slides):
+        return []
+    some = not all(slides) and f"--window-attn-skip-freq '({_runs(slides)})'"
+    return [f"--window-size {model.window},0", some]
 
 
 def _experts(model: Transformer, plan: TrainingPlan) -> _Flags:
     if not model.experts:
         return []
     shared = model.shared_experts * model.expert_wide
-    kinds = [int(kind == "moe") for kind in model.layer_kinds]
+    kinds = [int(LAYERS[kind].mixture) for kind in model.layer_kinds]
     return [
         f"--num-experts {model.experts}",
         f"--moe-router-topk {model.experts_per_token}",
@@ -236,9 +275,21 @@ def _data(model: Transformer, plan: TrainingPlan) -> _Flags:
     ]
 
 
+def _no_layers(model: Transformer) -> Iterator[str]:
+    if model.linear:
+        yield f"{model.linear} layers are chosen in the program"
+
+
+def _unwritten_layers(model: Transformer) -> Iterator[str]:
+    """Yield the linear layers that no argument of Megatron-LM puts where the model has them."""
+    if model.linear and model.linear != "gated_delta" and not (model.linear == "mamba2" and _is_hybrid(model)):
+        yield f"no flag puts {model.linear} layers in the layers of {model.name}"
+
+
 def megatron_lacks(model: Transformer, plan: TrainingPlan) -> Iterator[str]:
     """Yield the parts of a plan for which the launcher has no option."""
     yield from _no_decoder(model)
+    yield from _unwritten_layers(model)
     if model.activation in ("geglu", "relu"):
         yield f"no flag chooses the activation {model.activation}"
     if model.positions in ("alibi", "relative"):
@@ -348,6 +399,7 @@ def _toml(value: bool) -> str:
 def torchtitan_lacks(model: Transformer, plan: TrainingPlan) -> Iterator[str]:
     """Yield the parts of a plan for which the launcher has no option."""
     yield from _no_decoder(model)
+    yield from _no_layers(model)
     if plan.pp > 1 and plan.order_of_pipeline.kind not in PIPELINES:
         yield f"the schedule {plan.schedule} is not among {', '.join(PIPELINES)}"
     if plan.recompute not in _CHECKPOINTS:
@@ -393,6 +445,7 @@ def deepspeed_config(model: Transformer, system: System, plan: TrainingPlan, fra
 def deepspeed_lacks(model: Transformer, plan: TrainingPlan) -> Iterator[str]:
     """Yield the parts of a plan for which the launcher has no option."""
     yield from _no_decoder(model)
+    yield from _no_layers(model)
     if plan.pp > 1:
         yield "the JSON has no pipeline stages; they are written in the program (PipelineModule)"
     if plan.cp > 1:

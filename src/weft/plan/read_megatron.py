@@ -5,7 +5,6 @@ The same names are overrides of Megatron-Bridge and NeMo, and settings of their 
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,6 +13,7 @@ from weft.core.errors import ConfigError, InputError
 from weft.models import Transformer
 from weft.plan.launch_training import MODULES, RECIPE_FLAGS
 from weft.plan.launched import Launched
+from weft.plan.read_layers import read_layers
 from weft.plan.reading import ArgumentReader, Machine
 from weft.plan.script import Arguments, Command, Script, flags, read_script
 
@@ -550,7 +550,8 @@ def _model(read: ArgumentReader, fields: Mapping[str, Any]) -> tuple[Transformer
         "expert_ffn": read.number("moe-ffn-hidden-size"),
         "predict_layers": read.number("mtp-num-layers"),
     }
-    shape |= {**_experts(read, shape["expert_ffn"], layers), **_latent(read)}
+    shape |= {**read_layers(read, shape, layers, hidden), **_latent(read)}
+    layers = shape.pop("layers", layers)
     rotary = read.flag("use-rotary-position-embeddings", "positions")
     positions = read.text("position-embedding-type", known=tuple(_POSITIONS)) or (
         "rope" if rotary else "learned_absolute"
@@ -573,7 +574,7 @@ def _model(read: ArgumentReader, fields: Mapping[str, Any]) -> tuple[Transformer
         heads=heads,
         sequence_length=context or int(fields.get("sequence", 2048)),
         vocabulary=-(-words // each) * each,
-        activation="swiglu" if gated else "relu" if squared else "gelu",
+        activation="swiglu" if gated else "relu2" if squared else "gelu",
         norm="rmsnorm" if norm == "RMSNorm" else "layernorm",
         positions=_POSITIONS[positions],
         biases=biases,
@@ -581,61 +582,6 @@ def _model(read: ArgumentReader, fields: Mapping[str, Any]) -> tuple[Transformer
         qk_norm=normed,
         **{name: value for name, value in shape.items() if value},
     ), ""
-
-
-def _experts(read: ArgumentReader, wide: int | None, layers: int | None) -> dict[str, Any]:
-    """Return the shared experts, and which layers have experts."""
-    shared, often = read.number("moe-shared-expert-intermediate-size"), read.text("moe-layer-freq") or "1"
-    found: dict[str, Any] = {}
-    if shared and wide:
-        if shared % wide:
-            rule = f"a multiple of the {wide} columns of an expert"
-            raise read.wrong("moe-shared-expert-intermediate-size", str(shared), rule)
-        found["shared_experts"] = shared // wide
-    if not layers:
-        return found
-    pattern = layer_pattern(often, layers)
-    if pattern is None:
-        rule = f"a whole number, or 0 or 1 for each of the {layers} layers, like ([0]*1+[1]*{layers - 1})"
-        raise read.wrong("moe-layer-freq", often, rule)
-    dense = pattern.index(1) if 1 in pattern else layers
-    if all(pattern[dense:]):
-        return {**found, "dense_layers": dense}
-    return {**found, "pattern": tuple("moe" if on else "dense" for on in pattern)}
-
-
-def layer_pattern(text: str, layers: int) -> list[int] | None:
-    """Return 0 or 1 for each layer, as Megatron-LM reads `--moe-layer-freq`; None for anything else.
-
-    >>> layer_pattern("([0]*1+[1]*2)", 3)
-    [0, 1, 1]
-    """
-
-    def value(node: ast.expr) -> int | list[int]:
-        if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) <= 10_000:
-            return node.value
-        if isinstance(node, ast.List):
-            found = [value(each) for each in node.elts]
-            return [each for each in found if isinstance(each, int)]
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mult):
-            left, right = value(node.left), value(node.right)
-            if isinstance(node.op, ast.Add) and isinstance(left, list) and isinstance(right, list):
-                return [*left, *right][:10_000]
-            if isinstance(node.op, ast.Mult) and isinstance(left, list) is not isinstance(right, list):
-                several, times = (left, right) if isinstance(left, list) else (right, left)
-                if isinstance(several, list) and isinstance(times, int):
-                    return (several * min(times, 10_000 // max(len(several), 1) + 1))[:10_000]
-        raise ValueError(text)
-
-    if len(text) > 10_000:
-        return None
-    try:
-        found = value(ast.parse(text.strip("'\" "), mode="eval").body)
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        return None
-    if isinstance(found, int):
-        return [int(at % found == 0) for at in range(layers)] if found > 0 else None
-    return found if len(found) == layers and set(found) <= {0, 1} else None
 
 
 def _latent(read: ArgumentReader) -> dict[str, Any]:
