@@ -11,7 +11,7 @@ import pytest
 import weft
 from weft.core.errors import ConfigError, InputError
 from weft.models import load_model
-from weft.models.block import FusionStyle, Tokens, layer
+from weft.models.block import FusionStyle, Tokens, compose_pattern, layer
 from weft.models.huggingface import FAMILIES
 from weft.models.parallel.check import check_plan
 from weft.models.parallel.framework import Framework
@@ -577,3 +577,26 @@ def test_sparse_attention_reads_the_indexers_keys_and_the_best_tokens_instead_of
     scores, chosen = index_ops(sparse, 1, 100, 900, on.gpu)
     assert scores.flops == 2 * 64 * 128 * (100 * 900 + 5050)
     assert chosen.written == 4 * 100 * 2048
+
+
+def test_more_layers_than_any_model_has_are_refused_before_they_are_listed(tmp_path):
+    own = CASES["olmo-3-32b"].config | {"num_hidden_layers": 10**9}
+    with pytest.raises(ConfigError, match="num_hidden_layers: it is 1000000000; give at most 100,000 layers"):
+        written(tmp_path, Case(own, 0, ""))
+
+
+@pytest.mark.parametrize(
+    ("mixers", "pattern"),
+    [
+        (["", "", ""], ("dense",)),
+        (["linear", "", "linear"], ("dense-linear", "dense")),
+        (["linear", "linear", ""], ("dense-linear", "dense-linear", "dense")),
+        (["", "window", "", "window", ""], ("dense", "dense-window")),
+        (["", "", "window", "", "", "window", "window"], None),
+    ],
+)
+def test_the_shortest_beginning_that_repeats_stands_for_all_layers(mixers, pattern):
+    found = compose_pattern(mixers, ["dense"] * len(mixers))
+    whole = tuple(f"dense-{mixer}" if mixer else "dense" for mixer in mixers)
+    assert found == (pattern or whole)
+    assert tuple(found[at % len(found)] for at in range(len(mixers))) == whole

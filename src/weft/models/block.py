@@ -198,8 +198,14 @@ def compose_pattern(mixers: Sequence[str], networks: Sequence[str]) -> tuple[str
     """
     pairs = zip(networks, mixers, strict=True)
     kinds = tuple(f"{network}-{mixer}" if mixer else network for network, mixer in pairs)
-    many = range(len(kinds))
-    return next(kinds[:size] for size in range(1, len(kinds) + 1) if all(kinds[at] == kinds[at % size] for at in many))
+    # the length of the longest end that is also a beginning, for each beginning (Knuth, Morris and Pratt)
+    borders = [0] * len(kinds)
+    for at in range(1, len(kinds)):
+        size = borders[at - 1]
+        while size and kinds[at] != kinds[size]:
+            size = borders[size - 1]
+        borders[at] = size + (kinds[at] == kinds[size])
+    return kinds[: len(kinds) - borders[-1]] if kinds else ()
 
 
 def layer(model: Transformer, kind: str, tokens: Tokens, style: FusionStyle, dtype: str) -> Iterator[LayerOp]:

@@ -746,6 +746,8 @@ _LACKING = {
     "zamba": "attention layers that share their weights",
 }
 """What models of a type have that no operator in Weft stands for."""
+_MOST_LAYERS = 100_000
+"""Layers of the deepest model that is read."""
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "topk_method": ("greedy", "group_limited_greedy", "noaux_tc"),
     "scoring_func": ("softmax", "sigmoid"),
@@ -782,6 +784,8 @@ def _check_values(config: Config, family: Family) -> None:
                 rule = f"it is {show_value(word)}, which is not modelled; known: {', '.join(words)}"
                 raise ConfigError(rule, None, key)
     types, layers = config.get("layer_types"), config.get("num_hidden_layers")
+    if is_whole(layers) and int(layers or 0) > _MOST_LAYERS:
+        raise ConfigError(f"it is {layers}; give at most {_MOST_LAYERS:,} layers", None, "num_hidden_layers")
     if isinstance(types, list) and is_whole(layers) and len(types) != layers:
         raise ConfigError(f"it has {len(types)} layers, and num_hidden_layers is {layers}", None, "layer_types")
 

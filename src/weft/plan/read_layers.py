@@ -21,6 +21,7 @@ _DELTA = {
     "linear_heads": "linear-num-value-heads", "linear_groups": "linear-num-key-heads",
     "linear_head": "linear-value-head-dim", "linear_state": "linear-key-head-dim",
 }  # fmt: skip
+_MOST_LAYERS = 100_000
 _CONV, _MAMBA_CHUNK, _DELTA_CHUNK, _EXPAND = 4, 128, 64, 2
 """Tokens of the convolution and of chunks, and the width of Mamba's layers over hidden, in Megatron Core's modules."""
 
@@ -38,6 +39,8 @@ def read_layers(
         return found | _hybrid(read, blocks, hidden)
     if not layers:
         return found
+    if layers > _MOST_LAYERS:
+        raise read.wrong("num-layers", str(layers), f"at most {_MOST_LAYERS:,}")
     networks = _networks(read, layers)
     mixers, more = _mixers(read, layers)
     dense = networks.index("moe") if "moe" in networks else layers
