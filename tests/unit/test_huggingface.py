@@ -251,7 +251,7 @@ def test_a_type_that_is_no_text_is_refused(tmp_path):
             "recurrent_gemma",
             r"have recurrent layers \(RG-LRU\), which Weft does not model; no other type stands for it",
         ),
-        ("falcon_h1", "have layers in which attention and Mamba-2 work on the same input, which Weft does not model"),
+        ("zamba2", "have attention layers that share their weights, with adapters, which Weft does not model"),
         ("qwen4_moe", "unknown model_type 'qwen4_moe'; known: llama, .* State the dimensions of another model"),
     ],
 )

@@ -175,6 +175,19 @@ CASES = {
         | {"model_type": "bamba", "mamba_n_heads": 128, "attn_layer_indices": [9, 18, 27]},
         9_780_235_392, "9",
     ),
+    "falcon-h1-34b": Case(
+        dense(5120, 72, 20, 4, 21504, 261120, head_dim=128)
+        | {"model_type": "falcon_h1", "mamba_d_ssm": 4096, "mamba_n_heads": 32, "mamba_d_head": 128}
+        | {"mamba_n_groups": 2, "mamba_d_state": 256, "mamba_d_conv": 4, "mamba_chunk_size": 256},
+        33_642_221_312, "34",
+    ),
+    "olmo-hybrid-7b": Case(
+        dense(3840, 32, 30, 30, 11008, 100352)
+        | delta(30, 30)
+        | {"model_type": "olmo_hybrid", "linear_key_head_dim": 96, "linear_value_head_dim": 192}
+        | {"layer_types": every(4, 32, "linear_attention", FULL)},
+        7_430_870_688, "7",
+    ),
     "jamba-v0.1": Case(
         dense(4096, 32, 32, 8, 14336, 65536) | {"model_type": "jamba", "mamba_dt_rank": 256}, 51_570_323_328, "52", "12"
     ),
@@ -442,6 +455,7 @@ def model(tmp_path, name):
         ("minimax-text-01", {"moe-linear": 70, "moe": 10}),
         ("mamba-2.8b", {"linear": 64}),
         ("olmo-3-32b", {"dense-window": 48, "dense": 16}),
+        ("falcon-h1-34b", {"dense-both": 72}),
     ],
 )
 def test_layers_are_of_the_kinds_that_the_configuration_lists(tmp_path, name, counts):
@@ -459,6 +473,7 @@ def test_layers_are_of_the_kinds_that_the_configuration_lists(tmp_path, name, co
         ("jamba-v0.1", 4 * 2 * 8 * 128, 28 * (8192 * 16 * 4 + 8192 * 3 * 2)),
         ("minimax-text-01", 10 * 2 * 8 * 128, 70 * 64 * 128 * 128 * 4),
         ("mamba-2.8b", 0, 64 * (5120 * 16 * 4 + 5120 * 3 * 2)),
+        ("falcon-h1-34b", 72 * 2 * 4 * 128, 72 * (4096 * 256 * 4 + (4096 + 2 * 2 * 256) * 3 * 2)),
     ],
 )
 def test_a_sequence_keeps_keys_and_values_per_token_and_states_of_constant_size(tmp_path, name, per_token, state):
@@ -470,7 +485,9 @@ def test_a_sequence_keeps_keys_and_values_per_token_and_states_of_constant_size(
     assert state / 8 <= sharded < 1.01 * state / 8  # keys of fewer groups than ranks are copied
 
 
-@pytest.mark.parametrize("name", ["qwen3-next-80b-a3b", "nemotron-h-8b", "granite-4.0-h-tiny", "jamba-v0.1"])
+@pytest.mark.parametrize(
+    "name", ["qwen3-next-80b-a3b", "nemotron-h-8b", "granite-4.0-h-tiny", "jamba-v0.1", "falcon-h1-34b"]
+)
 def test_decode_at_a_long_context_reads_states_once_and_a_prompt_scans_its_tokens(tmp_path, name):
     found = model(tmp_path, name)
     plan = weft.ServingPlan(tp=4)

@@ -159,7 +159,7 @@ class LayerKind:
     """A kind of layer by its two sub-layers, the mixer of tokens and the feed-forward network, one of which may lack.
 
     The mixer `attends`, within a `window` or to all tokens before, as an encoder or with `cross` attention; or it is
-    the model's `linear` one. The network is an MLP or a `mixture` of experts (MoE).
+    the model's `linear` one; or both work on the same input. The network is an MLP or a `mixture` of experts (MoE).
     """
 
     mixture: bool = False
@@ -175,6 +175,7 @@ LAYERS: Mapping[str, LayerKind] = {
     "dense": LayerKind(),
     "dense-window": LayerKind(window=True),
     "dense-linear": LayerKind(linear=True, attends=False),
+    "dense-both": LayerKind(linear=True),
     "moe": LayerKind(mixture=True),
     "moe-window": LayerKind(mixture=True, window=True),
     "moe-linear": LayerKind(mixture=True, linear=True, attends=False),
@@ -244,7 +245,9 @@ class _Layer:
         if self.model.parallel:
             yield from self.parallel()
             return
-        bodies = {"1": self.linear} if self.kind.linear else {"1": self.attention} if self.kind.attends else {}
+        mixers = {(True, True): self.both, (True, False): self.attention, (False, True): self.linear}
+        mixer = mixers.get((self.kind.attends, self.kind.linear))
+        bodies = {"1": mixer} if mixer else {}
         if self.kind.cross:
             bodies["_cross"] = self.cross_attention
         if self.kind.feeds:
@@ -424,6 +427,15 @@ class _Layer:
             *sizes, shared, causal, self.dtype, flash, dropped, value=value, generation=generation, eager=eager,
             wide=self.style.wide and not flash,
         )  # fmt: skip
+
+    def both(self, entry: str) -> Iterator[LayerOp]:
+        """Yield attention and a linear mixer on the output of `entry`, and the sum of both (Falcon-H1)."""
+        yield from self.attention(entry)
+        first, *others = self.linear(entry)
+        yield replace(first, forks=True)
+        yield from others
+        total = Streaming("residual_add", self.tokens.count * self.model.hidden, 1, self.dtype)
+        yield LayerOp("mixers_add", total, "attention", "tokens", reads=("projection", "linear_out"))
 
     def linear(self, entry: str) -> Iterator[LayerOp]:
         """Yield a layer with a state of constant size on the output of `entry`.

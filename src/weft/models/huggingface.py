@@ -406,6 +406,13 @@ def _granite_hybrid(config: Config) -> Values:
     } | (experts if routed else {"ffn": shared})  # fmt: skip
 
 
+def _falcon_h1(config: Config) -> Values:
+    """Return attention and Mamba-2 on the same input in every layer."""
+    if config.get("mamba_proj_bias") or config.get("projectors_bias"):
+        raise ConfigError("biases of state-space layers are not modelled", None, "mamba_proj_bias")
+    return _gated_values(config) | {"mixers": ["both"] * config["num_hidden_layers"]}
+
+
 def _bamba(config: Config) -> Values:
     full = config.get("attn_layer_indices") or ()
     mixers = ["" if at in full else "linear" for at in range(config["num_hidden_layers"])]
@@ -707,6 +714,15 @@ FAMILIES: Mapping[str, Family] = {
         {**_SHAPE, **_MAMBA2}, _keys(kv_heads="num_key_value_heads"), {**_LLAMA, "linear": "mamba2"}, tied=True,
         derive=_granite_hybrid, defaults={"mamba_expand": 2, "mamba_chunk_size": 256}, layer_types=_HYBRID,
     ),
+    "falcon_h1": Family(
+        {**_DENSE, **_MAMBA2, **_keys(linear_heads="mamba_n_heads", linear_head="mamba_d_head")}, _GROUPED,
+        {**_LLAMA, "linear": "mamba2"}, derive=_falcon_h1, defaults={"mamba_chunk_size": 256},
+    ),
+    "olmo_hybrid": Family(
+        {**_DENSE, **_DELTA_KEYS}, _GROUPED,
+        {**_LLAMA, "qk_norm": True, "linear": "gated_delta", "linear_chunk": 64},
+        derive=_delta, layer_types=_HYBRID, simplified=_BEHIND,
+    ),
     "bamba": Family(
         {**_DENSE, **_MAMBA2}, _keys(kv_heads="num_key_value_heads"), {**_LLAMA, "linear": "mamba2"},
         derive=_bamba, defaults={"mamba_expand": 2, "mamba_chunk_size": 256}, layer_types=_HYBRID,
@@ -741,7 +757,6 @@ FAMILIES: Mapping[str, Family] = {
 
 _LACKING = {
     "recurrent_gemma": "recurrent layers (RG-LRU)",
-    "falcon_h1": "layers in which attention and Mamba-2 work on the same input",
     "zamba2": "attention layers that share their weights, with adapters",
     "zamba": "attention layers that share their weights",
 }

@@ -421,7 +421,7 @@ class Forward:
                 scan = cut(replace(piece, op=served), self.ranks)
                 assert isinstance(scan, Scan)
                 yield scan
-                return
+                continue
             if not isinstance(op, Attention):
                 continue
             if is_sparse(model, group.cached + group.new):
@@ -437,7 +437,7 @@ class Forward:
             mine = cut(replace(piece, op=replace(op, kv_dtype=dtype)), self.ranks)
             assert isinstance(mine, Attention)
             yield replace(mine, library=kernels) if kernels else mine
-            if not LAYERS[kind].cross:
+            if not (LAYERS[kind].cross or LAYERS[kind].linear):
                 return
 
     def _kernels(self, group: Group) -> str:
