@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +16,30 @@ from weft.core.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]
 Columns = npt.NDArray[np.int_]
+
+
+@contextmanager
+def unprinted() -> Iterator[None]:
+    """Drop what C code prints meanwhile: HiGHS prints a line for solutions of sub-problems, whatever the options.
+
+    Where standard output is closed, nothing is done.
+    """
+    try:
+        sys.stdout.flush()
+        kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    except (OSError, ValueError):
+        yield
+        return
+    buffers = ctypes.CDLL(None).fflush if os.name == "posix" else lambda _: None
+    buffers(None)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        buffers(None)
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 class LinearProgram:
@@ -53,13 +81,14 @@ class LinearProgram:
         entries = [value for values, _, _ in self._rows for value in values.values()]
         matrix = coo_array((entries, (rows, columns)), shape=(len(self._rows), len(self._costs))).tocsr()
         limits = [low for _, low, _ in self._rows], [high for _, _, high in self._rows]
-        found = milp(
-            self._costs,
-            integrality=self._whole,
-            bounds=Bounds(self._low, self._high),
-            constraints=LinearConstraint(matrix, *limits),
-            options={"mip_rel_gap": 0.0, **({} if math.isinf(seconds) else {"time_limit": seconds})},
-        )
+        with unprinted():
+            found = milp(
+                self._costs,
+                integrality=self._whole,
+                bounds=Bounds(self._low, self._high),
+                constraints=LinearConstraint(matrix, *limits),
+                options={"mip_rel_gap": 0.0, **({} if math.isinf(seconds) else {"time_limit": seconds})},
+            )
         if found.status == 1:
             raise InputError(
                 f"the program of {len(self._costs)} unknowns has no proven optimum after {seconds:g} s; give more "
