@@ -12,6 +12,7 @@ import weft
 from weft.core.errors import ConfigError, InputError
 from weft.models import load_model
 from weft.models.block import FusionStyle, Tokens, compose_pattern, layer
+from weft.models.counts import kv_bytes, state_bytes
 from weft.models.huggingface import FAMILIES
 from weft.models.parallel.check import check_plan
 from weft.models.parallel.framework import Framework
@@ -478,7 +479,9 @@ def test_layers_are_of_the_kinds_that_the_configuration_lists(tmp_path, name, co
 )
 def test_a_sequence_keeps_keys_and_values_per_token_and_states_of_constant_size(tmp_path, name, per_token, state):
     """Bytes from the shapes of vLLM's MambaStateShapeCalculator: states in fp32, tokens of convolutions in bf16."""
-    forward = Forward(model(tmp_path, name), weft.system("8xh200"))
+    found = model(tmp_path, name)
+    forward = Forward(found, weft.system("8xh200"))
+    assert (kv_bytes(found, 1), state_bytes(found)) == (2 * per_token, state)
     assert forward.cache(1) == state + 2 * per_token
     assert forward.cache(4096) == state + 4096 * 2 * per_token
     sharded = Forward(model(tmp_path, name), weft.system("8xh200"), ServingPlan(tp=8)).states

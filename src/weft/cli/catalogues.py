@@ -22,6 +22,7 @@ from weft.graph import Collective, Gemm, Graph
 from weft.hardware import Gpu, Node, Provenance
 from weft.hardware.form import NOT_STATED
 from weft.models import SUBLAYERS, Transformer, load_model, model_names
+from weft.models.counts import kv_bytes, state_bytes
 from weft.models.parallel import sublayer
 from weft.view.words import sourced_table
 
@@ -271,7 +272,10 @@ def _parameter_words(model: Transformer) -> str:
     """Return how many parameters a model has, in words."""
     each = f", {model.active_parameters / 1e9:.1f} billion of them for each token" if model.experts else ""
     digits = 1 if model.parameters > 1e10 else 3
-    return f"{model.parameters / 1e9:.{digits}f} billion parameters{each}"
+    kept = (
+        f"; {kv_bytes(model, 1) / 1e3:.1f} kB of KV cache for each token, {state_bytes(model) / 1e6:.1f} MB of states"
+    )
+    return f"{model.parameters / 1e9:.{digits}f} billion parameters{each}{kept if model.linear else ''}"
 
 
 def _sizes(model: Transformer) -> tuple[int, ...]:
@@ -293,6 +297,8 @@ def _row(layer: Graph) -> tuple[Any, ...]:
 
 def _dimensions(model: Transformer) -> dict[str, Any]:
     counts = {"tokens": model.tokens, "parameters": model.parameters, "active_parameters": model.active_parameters}
+    if model.causal and not model.encoder_layers:
+        counts |= {"kv_cache_bytes_per_token": kv_bytes(model, 1), "state_bytes_per_sequence": state_bytes(model)}
     return model.model_dump(mode="json", exclude={"provenance"}) | counts
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from weft.core.errors import check_name, check_whole
-from weft.graph import Attention, Gemm, GroupedGemm, Scan
-from weft.models.block import FusionStyle, LayerOp, Tokens, embedding, head, layer
+from weft.graph import DTYPE_BYTES, Attention, Gemm, GroupedGemm, Scan
+from weft.models.block import LAYERS, FusionStyle, LayerOp, Tokens, embedding, head, layer
 
 if TYPE_CHECKING:
     from weft.models.transformer import Transformer
@@ -62,6 +62,38 @@ def _one(model: Transformer) -> Tokens:
 
 def _count_parameters(pieces: Iterable[LayerOp]) -> int:
     return sum(piece.parameters for piece in pieces)
+
+
+_INDEX_SCALE = 4
+"""The scale of a token's key in the indexer's cache, in fp32 (vLLM's DeepseekV32IndexerCache: 128 + 4 bytes)."""
+
+
+def index_bytes(model: Transformer) -> int:
+    """Return the bytes of a token in the 8-bit cache of a layer's indexer, which every GPU holds in full."""
+    return model.index_head + _INDEX_SCALE if model.index_heads else 0
+
+
+def kv_bytes(model: Transformer, length: int, ranks: int = 1, kv_dtype: str = "bf16") -> int:
+    """Return the KV-cache bytes of a sequence of `length` tokens on one of `ranks` tensor-parallel ranks.
+
+    Layers with a window keep that of it alone; latent attention keeps its compressed form on every rank, and the
+    indexer of sparse attention has a cache of its own. Linear layers keep no tokens (`state_bytes`).
+    """
+    size = indexed = 0
+    each = -(-model.key_heads // ranks) * (model.head_size + model.value_size)
+    if model.kv_rank:
+        each = model.kv_rank + model.rotary_head
+    for kind, layers in Counter(model.layer_kinds).items():
+        if LAYERS[kind].attends:
+            size += layers * each * (min(length, model.window) if LAYERS[kind].window else length)
+            indexed += layers * length * index_bytes(model)
+    return size * DTYPE_BYTES[kv_dtype] + indexed
+
+
+def state_bytes(model: Transformer, ranks: int = 1) -> int:
+    """Return the bytes of states that linear layers keep of a sequence of any length on one of `ranks` ranks."""
+    layers = sum(LAYERS[kind].linear for kind in model.layer_kinds)
+    return layers * model.mixer.state_bytes(ranks) if layers else 0
 
 
 @dataclass(frozen=True)

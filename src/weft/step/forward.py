@@ -20,7 +20,7 @@ from weft.kernels.library.kits import KITS, kit
 from weft.kernels.library.served import library as library_of
 from weft.models import Transformer
 from weft.models.block import LAYERS, FusionStyle, LayerKind, LayerOp, Tokens, embedding, head, layer
-from weft.models.counts import parameters
+from weft.models.counts import kv_bytes, parameters, state_bytes
 from weft.models.formats import FP8_BLOCK, served_format
 from weft.models.parallel.cut import cut
 from weft.models.parallel.deployment import Deployment
@@ -36,7 +36,7 @@ from weft.step.overlaps import check_served, engine_note, needs
 from weft.step.result.step import Pass, exposed_part, sum_layers
 from weft.step.serving_plan import ServingPlan
 from weft.step.spans import CONTENTION, class_of, time_nodes
-from weft.step.sparse import best_tokens, index_bytes, index_ops, is_sparse
+from weft.step.sparse import best_tokens, index_ops, is_sparse
 from weft.step.stages import ForwardStages
 
 _ACTIVATIONS = "bf16"
@@ -340,25 +340,9 @@ class Forward:
         return math.ceil(size / self.plan.tp) + (self.draft.weights if self.draft else 0)
 
     def cache(self, length: int) -> int:
-        """Return what a sequence of `length` tokens keeps on one GPU [bytes]: keys and values, and states.
-
-        Layers with a window keep that of it alone; latent attention keeps its compressed form on every GPU. A linear
-        layer keeps its state and the tokens of its convolution, as many bytes for any length. The indexer of sparse
-        attention has a cache of its own, in 8 bits.
-        """
-        size, indexed, model = 0, 0, self.model
-        for kind, layers in self._kinds.items():
-            if not LAYERS[kind].attends:
-                continue
-            indexed += layers * length * index_bytes(model)
-            kept = min(length, model.window) if LAYERS[kind].window else length
-            if model.kv_rank:
-                each = model.kv_rank + model.rotary_head
-            else:
-                each = -(-model.key_heads // self.plan.tp) * (model.head_size + model.value_size)
-            size += layers * kept * each
+        """Return what a sequence of `length` tokens keeps on one GPU [bytes]: keys and values, and states."""
         drafted = self.draft.cache(length) if self.draft else 0
-        return size * DTYPE_BYTES[self.plan.kv_dtype] + indexed + self.states + drafted
+        return kv_bytes(self.model, length, self.plan.tp, self.plan.kv_dtype) + self.states + drafted
 
     @cached_property
     def states(self) -> int:
@@ -366,8 +350,7 @@ class Forward:
 
         Of draft tokens that may be refused each has states of its own (vLLM's speculative decoding of such models).
         """
-        layers = sum(count for kind, count in self._kinds.items() if LAYERS[kind].linear)
-        return layers * self.model.mixer.state_bytes(self.plan.tp) * self.queries if layers else 0
+        return state_bytes(self.model, self.plan.tp) * self.queries
 
     def _layer(self, kind: str, flat: Tokens) -> Iterator[LayerOp]:
         """Yield the operators of a layer but attention and scans, as servers run them.

@@ -9,16 +9,10 @@ from __future__ import annotations
 from weft.graph import Attention, Opaque
 from weft.hardware import Gpu
 from weft.models import Transformer
+from weft.models.counts import index_bytes
 
-_SCALE_BYTES = 4
-"""The scale of a token's key in the indexer's cache, in fp32 (vLLM's DeepseekV32IndexerCache: 128 + 4 bytes)."""
 _SWEEPS = 2
 """Times that a selection of the best reads all scores [assumed, 1 to 4: radix selection of fp32 in few passes]."""
-
-
-def index_bytes(model: Transformer) -> int:
-    """Return the bytes of a token in the indexer's cache of a layer, which every GPU holds in full."""
-    return model.index_head + _SCALE_BYTES if model.index_heads else 0
 
 
 def is_sparse(model: Transformer, keys: int) -> bool:
