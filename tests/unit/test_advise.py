@@ -252,7 +252,7 @@ def test_the_page_says_what_to_take_and_what_to_set(gathered, tmp_path):
 def test_the_command_writes_the_advice_and_tables_that_choose_the_same(small, store, tmp_path, monkeypatch):
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
     shape = f"{SHAPE.m},{SHAPE.n},{SHAPE.k}"
-    asked = ["--gemm", shape, "--corun", "all_gather:8MiB", "--gpu", "h100-sxm", "--jobs", "1", "--quick"]
+    asked = ["corun", "--gemm", shape, "--corun", "all_gather:8MiB", "--gpu", "h100-sxm", "--jobs", "1", "--quick"]
     done = CliRunner().invoke(command, [*asked, "--json", str(tmp_path / "a.json"), "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     found = json.loads((tmp_path / "a.json").read_text())

@@ -79,7 +79,7 @@ def _of_left_out(by: Mapping[Any, Sequence[Predicted]]) -> dict[str, Any]:
 
 def _kinds(names: tuple[str, ...] | None) -> list[Kind] | None:
     for name in names or ():
-        check_name("kind of measurement", name, KINDS)
+        check_name("kind of measurement", name, KINDS, listed=True)
     return None if names is None else [kind for kind in KINDS if kind in names]
 
 
