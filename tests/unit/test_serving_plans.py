@@ -23,6 +23,7 @@ from weft.plan.launch import launch as launch_of
 from weft.plan.search import Search
 from weft.plan.serving import EVERY, _numbers
 from weft.step.serving_plan import ServingPlan
+from weft.view.serving_plans import ServingPlansReport
 
 MODEL, SYSTEM = "llama-3-8b", "2xh100"
 LOAD = {"rate": 12, "requests": 60, "input_len": 1024, "output_len": 48}
@@ -323,3 +324,29 @@ def test_numbers_of_many_replicas_are_tried_some_percent_apart():
         assert not found or found[-1] == most // step * step
         assert all(0 < after - before <= max(2 * before / EVERY, step) for before, after in pairwise(found))
         assert len(found) < 200
+
+
+def test_a_plan_says_whether_it_meets_its_slo_at_the_upper_end_of_its_interval():
+    found = planned()
+    low, high = found.best.tpot_interval_s
+    assert low < found.best.tpot < high
+    limit = found.objective.tpot
+    assert found.best.surely_meets == (high <= limit)
+    said = " ".join(ServingPlansReport(found).sentences())
+    assert ("meets its SLO at the upper end" in said) == found.best.surely_meets
+    assert "80 % interval" in said
+
+
+def test_a_plan_that_may_miss_its_slo_names_the_fewest_gpus_that_surely_meet_it():
+    """A limit just above the best plan's own time lies inside its interval."""
+    limit = f"{planned().best.tpot * 1.02e3:.3f} ms"
+    found = planned(tpot=limit)
+    assert not found.best.surely_meets
+    said = " ".join(ServingPlansReport(found).sentences())
+    surest = found.surest
+    if surest is None:
+        assert "no plan on the Pareto front meets it there" in said
+    else:
+        assert surest.gpus >= found.best.gpus
+        assert f"{surest.gpus} GPUs meet it there ({surest.words})" in said
+        assert surest.tpot_interval_s[1] <= found.objective.tpot

@@ -73,6 +73,18 @@ class Deployed(PlannedDeployment[ServingPlan]):
         return not self.serving.overloaded and self.tpot <= self.serving.objective.tpot
 
     @property
+    def tpot_interval_s(self) -> tuple[float, float] | None:
+        """Both ends of the 80 % interval of `tpot` [s]; None where no load like it is public."""
+        error = self.serving.error
+        return error.around(self.tpot) if error and math.isfinite(self.tpot) else None
+
+    @property
+    def surely_meets(self) -> bool:
+        """Return whether it meets the limit of the TPOT at the upper end of its interval, too."""
+        upper = self.tpot_interval_s[1] if self.tpot_interval_s else self.tpot
+        return self.meets and upper <= self.serving.objective.tpot
+
+    @property
     def tokens_per_s_per_user(self) -> float:
         """Tokens per second that the wanted share of users gets, each within the limit of the first token [1/s]."""
         return 1 / self.tpot if self.tpot else math.inf
@@ -96,6 +108,7 @@ class Deployed(PlannedDeployment[ServingPlan]):
             tokens_per_s_per_user=self.tokens_per_s_per_user,
             tokens_per_s_per_gpu=self.tokens_per_s_per_gpu,
             tpot_s=self.tpot,
+            tpot_interval_80_s=self.tpot_interval_s,
             slo_attainment=served.slo_attainment,
             goodput_per_s=served.goodput,
             ttft_s=served.ttft,
@@ -133,9 +146,15 @@ class ServingPlans(PlanAnswer[Deployed]):
         return to_plain(
             model=self.model.name, system=self.system.label, framework=self.framework, load=self.load,
             attainment=self.attainment, objective=self.objective, best=self.best, launch=self.launch, front=self.front,
+            surest=self.surest,
             nearest=self.nearest, limit=self.limit, rejected=self.rejected, searched=self.searched,
             bounded=self.bounded, simulated=self.simulated, unknown=self.unknown, wall_s=self.wall_s,
         )  # fmt: skip
+
+    @property
+    def surest(self) -> Deployed | None:
+        """The plan on the front with the fewest GPUs whose TPOT meets its limit at the upper end of its interval."""
+        return next((one for one in self.front if one.surely_meets), None)
 
     @property
     def seconds(self) -> float:

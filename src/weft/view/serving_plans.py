@@ -12,6 +12,7 @@ from weft.plan.serving_plans import Deployed, ServingPlans
 from weft.view.figure import Figure
 from weft.view.planner import PlanReport, front_figure
 from weft.view.serving import distribution, objective_words, over_time
+from weft.view.shares import seconds
 from weft.view.words import percent
 
 _THIN = f"Above {EVERY} replicas, numbers are tried in steps of 3 %; --replicas asks about any other."
@@ -48,6 +49,7 @@ class ServingPlansReport(PlanReport[ServingPlans]):
         return [
             f"Serve {model} on {best.gpus} of {answer.system.gpus} GPUs: {best.words}.",
             _best_words(answer, best),
+            *_sure_words(answer, best),
             *_more(answer, best),
             counts,
         ]
@@ -110,6 +112,22 @@ def _best_words(answer: ServingPlans, best: Deployed) -> str:
         f"{percent(answer.attainment)}); {best.tokens_per_s_per_user:,.0f} tokens/s per user, "
         f"{best.tokens_per_s_per_gpu:,.0f} output tokens/s per GPU."
     )
+
+
+def _sure_words(answer: ServingPlans, best: Deployed) -> list[str]:
+    """Return whether the TPOT meets its limit at the upper end of its 80 % interval, or which plan does, in words."""
+    limit = answer.objective.tpot
+    if not best.tpot_interval_s or limit == float("inf"):
+        return []
+    low, high = map(seconds, best.tpot_interval_s)
+    said = f"TPOT {seconds(best.tpot)} (80 % interval {low} to {high})"
+    if best.surely_meets:
+        return [f"{said} meets its SLO at the upper end, too."]
+    surest = answer.surest
+    then = (
+        f"{surest.gpus} GPUs meet it there ({surest.words})" if surest else "no plan on the Pareto front meets it there"
+    )
+    return [f"{said} may miss its SLO: {then}."]
 
 
 def _none(answer: ServingPlans, wanted: str) -> list[str]:
