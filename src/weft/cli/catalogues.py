@@ -272,9 +272,8 @@ def _parameter_words(model: Transformer) -> str:
     """Return how many parameters a model has, in words."""
     each = f", {model.active_parameters / 1e9:.1f} billion of them for each token" if model.experts else ""
     digits = 1 if model.parameters > 1e10 else 3
-    kept = (
-        f"; {kv_bytes(model, 1) / 1e3:.1f} kB of KV cache for each token, {state_bytes(model) / 1e6:.1f} MB of states"
-    )
+    token, states = kv_bytes(model, 1) / 1e3, state_bytes(model) / 1e6
+    kept = f"; {token:.1f} kB of KV cache per token, {states:.1f} MB of states per sequence"
     return f"{model.parameters / 1e9:.{digits}f} billion parameters{each}{kept if model.linear else ''}"
 
 
