@@ -273,7 +273,7 @@ def _parameter_words(model: Transformer) -> str:
     each = f", {model.active_parameters / 1e9:.1f} billion of them for each token" if model.experts else ""
     digits = 1 if model.parameters > 1e10 else 3
     token, states = kv_bytes(model, 1) / 1e3, state_bytes(model) / 1e6
-    kept = f"; {token:.1f} kB of KV cache per token, {states:.1f} MB of states per sequence"
+    kept = f"; KV cache {token:.1f} kB per token, states {states:.1f} MB"
     return f"{model.parameters / 1e9:.{digits}f} billion parameters{each}{kept if model.linear else ''}"
 
 
