@@ -54,6 +54,7 @@ def _check(model: Transformer) -> None:
         (model.parallel, "computes attention and MLP in parallel"),
         (model.norms != "before", "has norms after its sub-layers"),
         (model.qk_norm, "normalises queries and keys"),
+        (model.attention_gate, "gates what attention returns"),
     ):
         if found:
             raise InputError(
@@ -138,7 +139,8 @@ class _LayerWriter:
         elif op.name == "swiglu":
             self.x = draft.node(name, op, self.parts["gate"], self.parts["up"])
         else:
-            function = "relu" if op.name == "elementwise" else ""
+            activation = "relu square" if self.model.activation == "relu2" else "relu"
+            function = activation if op.name == "elementwise" else ""
             self.x = draft.node(name, Streaming(op.name, op.rows, op.columns, op.dtype, function=function), self.x)
 
     def _rotary(self, op: Streaming) -> None:
