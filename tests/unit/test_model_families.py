@@ -11,7 +11,7 @@ import pytest
 import weft
 from weft.core.errors import ConfigError, InputError
 from weft.models import load_model
-from weft.models.block import FusionStyle, Tokens, compose_pattern, layer
+from weft.models.block import FusionStyle, Tokens, compose_pattern, head, layer
 from weft.models.counts import kv_bytes, state_bytes
 from weft.models.huggingface import FAMILIES
 from weft.models.parallel.check import check_plan
@@ -620,3 +620,12 @@ def test_the_shortest_beginning_that_repeats_stands_for_all_layers(mixers, patte
     whole = tuple(f"dense-{mixer}" if mixer else "dense" for mixer in mixers)
     assert found == (pattern or whole)
     assert tuple(found[at % len(found)] for at in range(len(mixers))) == whole
+
+
+def test_layers_that_predict_further_tokens_have_attention_where_the_last_layer_has_none(tmp_path):
+    own = CASES["nemotron-3-super-120b-a12b"].config | {"num_nextn_predict_layers": 1}
+    found = written(tmp_path, Case(own, 0, ""))
+    ends = {piece.name for piece in head(found, Tokens(1, 64), FusionStyle(), "bf16")}
+    assert found.layer_kinds[-1] == "experts"
+    assert {"predict1_attention", "predict1_experts_fc1"} <= ends
+    assert found.parameters == model(tmp_path, "nemotron-3-super-120b-a12b").parameters

@@ -662,6 +662,14 @@ def _masked_ops(model: Transformer, rows: int, batch: int, dtype: str) -> Iterat
     yield replace(_norm(model, "transform_norm", rows, dtype, "head"), cut="whole")
 
 
+def _prediction_kind(model: Transformer) -> str:
+    """Return the kind of a layer that predicts one more token: the last, or attention with a network of its own."""
+    last = LAYERS[model.layer_kinds[-1]]
+    if last.attends and last.feeds and not last.linear:
+        return model.layer_kinds[-1]
+    return "moe" if model.experts else "dense"
+
+
 def prediction(model: Transformer, prefix: str, tokens: Tokens, style: FusionStyle, dtype: str) -> Iterator[LayerOp]:
     """Yield a layer that predicts one more token: from the last layer's output and the embedding of the token after it.
 
@@ -674,7 +682,7 @@ def prediction(model: Transformer, prefix: str, tokens: Tokens, style: FusionSty
         yield _norm(model, f"{prefix}{name}", count, dtype, PREDICTION, forks=name == "hidden_norm")
     joined = Gemm(count, hidden, 2 * hidden, dtype)
     yield LayerOp(f"{prefix}join", joined, PREDICTION, "tokens", 2 * hidden * hidden)
-    for piece in layer(model, model.layer_kinds[-1], tokens, style, dtype):
+    for piece in layer(model, _prediction_kind(model), tokens, style, dtype):
         reads = tuple(name if name == PREVIOUS else f"{prefix}{name}" for name in piece.reads)
         reads = tuple(f"{prefix}join" if name == f"{prefix}{INPUT}" else name for name in reads)
         yield replace(piece, name=f"{prefix}{piece.name}", module=PREDICTION, reads=reads)

@@ -531,6 +531,7 @@ _QWEN3_MOE = Family(
     _QWEN_MOE, _GROUPED | _keys(moe_every="decoder_sparse_step"), _LLAMA | {"qk_norm": True}, derive=_qwen_moe
 )
 _BEHIND = "norms behind sub-layers counted before them"
+_FURTHER = _keys(predict_layers="num_nextn_predict_layers mtp_num_hidden_layers")
 _DELTA_KEYS = _keys(
     linear_heads="linear_num_value_heads", linear_groups="linear_num_key_heads", linear_head="linear_value_head_dim",
     linear_state="linear_key_head_dim", linear_conv="linear_conv_kernel_dim",
@@ -540,10 +541,10 @@ _GATED_DELTA = {
 }  # fmt: skip
 _NEXT = Family(
     {**_SHAPE, **_MIXTURE, **_keys(experts="num_experts", expert_ffn="moe_intermediate_size"), **_DELTA_KEYS},
-    _GROUPED | _keys(ffn="intermediate_size", moe_every="decoder_sparse_step"),
+    _GROUPED | _keys(ffn="intermediate_size", moe_every="decoder_sparse_step") | _FURTHER,
     _GATED_DELTA, derive=_delta, layer_types=_HYBRID,
 )  # fmt: skip
-_QWEN3_5 = Family({**_DENSE, **_DELTA_KEYS}, _GROUPED, _GATED_DELTA, derive=_delta, layer_types=_HYBRID)
+_QWEN3_5 = Family({**_DENSE, **_DELTA_KEYS}, _GROUPED | _FURTHER, _GATED_DELTA, derive=_delta, layer_types=_HYBRID)
 _MAMBA2 = _keys(
     linear_state="mamba_d_state", linear_groups="mamba_n_groups", linear_conv="mamba_d_conv",
     linear_chunk="mamba_chunk_size",
@@ -706,7 +707,7 @@ FAMILIES: Mapping[str, Family] = {
         _keys(
             kv_heads="num_key_value_heads", linear_groups="n_groups mamba_n_groups",
             linear_conv="conv_kernel mamba_d_conv", linear_chunk="chunk_size mamba_chunk_size",
-        ),
+        ) | _FURTHER,
         {**_LLAMA, "positions": "none", "linear": "mamba2"},
         derive=_nemotron_h, defaults={"n_groups": 8, "conv_kernel": 4, "chunk_size": 128},
     ),
