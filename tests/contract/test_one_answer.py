@@ -214,7 +214,7 @@ def test_an_overlap_method_gives_one_step_by_command_function_plan_scaling_and_s
 @pytest.mark.parametrize("method", ["flux", "userbuffers", "async-tp", "priority"])
 def test_a_pair_takes_as_long_by_command_as_by_function(tmp_path, method):
     asked = ("advise", "fuse", "--collective", "reduce_scatter", "--gemm", ",".join(map(str, SHAPE)), "--gpu", GPU)
-    written = command(tmp_path, *asked, "--method", method, "--fidelity", "estimate")
+    written = command(tmp_path, *asked, "--compare", method, "--fidelity", "estimate")
     found = weft.advise_fuse("gemm_rs", GEMM, 8, GPU, methods=[method], fidelity="estimate")
     assert [one["seconds"] for one in written["options"]] == [same(one.seconds) for one in found.options]
 

@@ -353,11 +353,11 @@ extra
 --gemm 8192,8196,8192 --collective all_gather --gpu mi300x
 --gemm 8192,8192,8192 --collective all_gather --gpu mi300x --tp 1
 --gemm 8192,8192,8192 --collective all_gather --gpu mi300x --dtype fp99
---gemm 8192,8192,8192 --collective all_gather --gpu mi300x --method nope
---gemm 8192,8192,8192 --collective all_gather --gpu mi300x --method sequential
---gemm 8192,8192,8192 --collective all_gather --gpu mi300x --method in-network
---gemm 8192,8192,8192 --collective all_reduce --gpu mi300x --method dma
---gemm 8192,8192,8192 --collective all_gather --gpu mi300x --method streams --fidelity estimate
+--gemm 8192,8192,8192 --collective all_gather --gpu mi300x --compare nope
+--gemm 8192,8192,8192 --collective all_gather --gpu mi300x --compare sequential
+--gemm 8192,8192,8192 --collective all_gather --gpu mi300x --compare in-network
+--gemm 8192,8192,8192 --collective all_reduce --gpu mi300x --compare dma
+--gemm 8192,8192,8192 --collective all_gather --gpu mi300x --compare streams --fidelity estimate
 --gemm 8192,8192,8192 --collective all_gather --gpu mi300x --m-range 8192
 --gemm 8192,8192,8192 --collective all_gather --gpu mi300x --m-range 8192,512
 --gemm 8192,8192,8192 --collective all_gather --gpu mi300x --gemm-time 57

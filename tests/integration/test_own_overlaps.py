@@ -66,7 +66,7 @@ def test_simulate_and_compare_take_it(named, tmp_path):
 
 def test_advice_to_fuse_takes_it_and_its_formula(named, tmp_path):
     asked = ("advise", "fuse", "--form", "gemm_rs", "--gemm", "8192,4096,8192", "--system", "dgx-h100")
-    options = command(tmp_path, *asked, "--method", f"flux,{named}")["options"]
+    options = command(tmp_path, *asked, "--compare", f"flux,{named}")["options"]
     times = {one["method"]: one["seconds"] for one in options}
     assert times["twice"] == pytest.approx(2 * times["flux"], rel=1e-12)
 

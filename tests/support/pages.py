@@ -43,6 +43,11 @@ def _advice() -> Answer:
     return weft.advise(weft.gemm(1024, 2048, 1024, "bf16"), weft.all_gather("8 MiB", ranks=8), "h100-sxm")
 
 
+def _fuse_advice() -> Answer:
+    shape = weft.gemm(4096, 8192, 8192, "bf16")
+    return weft.advise_fuse("gemm_rs", shape, 8, "h100-sxm", fidelity="estimate", m_range=(256, 4096))
+
+
 def _graph_step() -> Answer:
     return weft.step(weft.concurrent(_SHAPES[0], weft.all_gather("1 MiB")).only("compute"), "h100-sxm")
 
@@ -101,6 +106,7 @@ PAGES: Mapping[str, Callable[[Path], Answer]] = {
     "comparison": lambda _: _comparison(),
     "comparison: ways to share": lambda _: _beside(),
     "estimate": lambda _: weft.estimate(weft.gemm([1, 64, 4096], 4096, 4096), _GPUS),
+    "fuse advice": lambda _: _fuse_advice(),
     "graph step": lambda _: _graph_step(),
     "contrast: before and after": lambda _: weft.Contrast({"as asked": _step(tp=2, pp=2), "pp 4": _step(tp=2, pp=4)}),
     "contrast: overlaps": lambda _: weft.step_overlaps("llama-3-8b", "8xh100", tp=8, batch=8, sequence=4096),

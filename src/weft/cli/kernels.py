@@ -153,8 +153,8 @@ def advise_corun(
 @option("--system", "The system in place of --gpu, such as 16xh100, over several nodes.", SYSTEM_NAME)
 @set_option("the GPU, its node or its library")
 @option(
-    "--method",
-    "Overlap methods and co-run strategies to compare with sequential, see 'weft overlaps list'.  [default: all that "
+    "--compare",
+    "Overlap methods and co-run strategies beside sequential, see 'weft overlaps list'.  [default: all that "
     "today's hardware runs, and T3]",
     OVERLAPS,
     name="methods",

@@ -47,7 +47,7 @@ def left_out_table(advice: FuseAdvice) -> Table:
     """Return the methods that are not compared, those of one reason in one row."""
     reasons: dict[str, list[str]] = {}
     for name, why in advice.left_out.items():
-        reasons.setdefault(why.replace(f" --method {name}", " --method NAME"), []).append(name)
+        reasons.setdefault(why.replace(f" --compare {name}", " --compare NAME"), []).append(name)
     rows = [(", ".join(names), why) for why, names in reasons.items()]
     return Table([text("method"), text("why", "left out, because it", prose=True)], rows, "Not compared")
 

@@ -272,7 +272,7 @@ def _choose(form: PairForm, methods: Sequence[str] | None, fidelity: Fidelity) -
             raise InputError(f"the overlap '{name}' {why}; choose one of {', '.join(known)}")
         future = not _in_closed_form(one) and not _co_runs(name) and bool(one.hardware_needs)
         if not why and methods is None and future and name != _FUTURE.get(form):
-            why = f"is a variant on hypothetical hardware; compare it with --method {name}"
+            why = f"is a variant on hypothetical hardware; ask with --compare {name}"
         if why:
             left_out[name] = why
         else:
