@@ -70,17 +70,19 @@ class Mori(OverlapMethod):
         """Return the time of chunks that are pushed as they end: the GEMM and the last push, or all pushes.
 
         Chunks end no earlier than a wave of tiles, so that a GEMM of one wave hides nothing. Every further chunk costs
-        the GEMM and the engines a packet.
+        the GEMM and the engines a packet. Where the time of a push is not known, it is the library's.
         """
         begin = pair.framework * costs["sequential.gap"]
-        behind = np.where(pair.gathers, pair.summed + pair.pushed, 0.0)
+        library = pair.collective / np.where(pair.gathers, 2, 1)
+        once = np.where(np.isfinite(pair.pushed), pair.pushed, library)
+        behind = np.where(pair.gathers, pair.summed + once, 0.0)
         if not self.fused:
-            return pair.gemm + begin + pair.pushed + behind
+            return pair.gemm + begin + once + behind
         found, issued = np.inf, pair.ranks - 1 if self.one_thread else 1
         for chunks in CHUNKS if self.chunks is None else (self.chunks,):
             steps = np.minimum(chunks, pair.waves)
             gemm = pair.gemm + chunks * issued * costs["mori.packet"]
-            pushed = pair.pushed + (chunks - 1) * costs["mori.packet"]
+            pushed = once + (chunks - 1) * costs["mori.packet"]
             found = np.minimum(found, np.maximum(gemm + pushed / steps, pair.gemm / steps + pushed))
         return found + behind
 
