@@ -85,5 +85,5 @@ def test_every_kind_of_rows_has_a_title_and_says_what_its_errors_are_grouped_by(
     from weft.lab.page import TITLES
     from weft.lab.subjects import _SUMMARY as SUMMARY
 
-    assert {*ROW_KINDS} - {*TITLES} == {"step", "experts", "expert_layers"}
+    assert not {*ROW_KINDS} - {*TITLES}
     assert not {*ROW_KINDS} - {*SUMMARY}

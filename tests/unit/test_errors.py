@@ -3,7 +3,7 @@ import pickle
 import pytest
 
 from weft.cli.inference import decode, prefill
-from weft.cli.kernels import advise
+from weft.cli.kernels import advise_corun
 from weft.cli.main import weft
 from weft.cli.plan import plan
 from weft.cli.serve import serve
@@ -29,7 +29,7 @@ def test_a_name_like_no_other_gets_the_list_without_a_guess():
     assert str(errors.UnknownNameError("overlap", "zzz", ["t3"])) == "unknown overlap 'zzz'; known: t3"
 
 
-COMMANDS = (serve, step, memory, prefill, decode, plan, advise)
+COMMANDS = (serve, step, memory, prefill, decode, plan, advise_corun)
 
 
 @pytest.mark.parametrize(
