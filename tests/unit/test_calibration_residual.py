@@ -4,7 +4,7 @@ import pytest
 
 import weft
 from weft.core.contrast import UNRESOLVED, Contrast
-from weft.estimate.step_errors import moved, ratio_error
+from weft.estimate.step_errors import ratio_error, relative_change
 from weft.kernels.library.software import Residual, residual_leaves, shipped_residual
 from weft.step.clock import train
 from weft.step.result.step import RESIDUAL
@@ -111,9 +111,9 @@ def test_an_overlap_whose_gains_and_losses_nearly_cancel_is_not_called():
     """What changes in all, and not the small rest, decides the width."""
     one = {"gemm": 1.0, "exposed tp": 0.5}
     other = {"gemm": 1.3, "exposed tp": 0.15}
-    assert moved(one, other) == pytest.approx(0.65 / 1.475)
+    assert relative_change(one, other) == pytest.approx(0.65 / 1.475)
     plain = weft.step("llama-3-8b", "8xh100", **OF_ONE_MACHINE).compared
-    error = ratio_error(plain, plain._replace(overlap="tp=flux"), moved(one, other))
+    error = ratio_error(plain, plain._replace(overlap="tp=flux"), relative_change(one, other))
     assert error.low < 1.5 / 1.45 < error.high
 
 

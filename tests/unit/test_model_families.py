@@ -541,9 +541,9 @@ def test_an_unknown_family_says_which_fields_the_nearest_known_one_would_leave_o
         written(tmp_path, Case(own, 0, ""))
     message = raised.value.message
     assert "unknown model_type 'novel_moe'" in message
-    assert "Nearest by its fields is qwen2_moe, which would leave out kv_sharing_layers (3)." in message
+    assert "The closest known type is qwen2_moe, which would leave out kv_sharing_layers (3)." in message
     del own["kv_sharing_layers"]
-    with pytest.raises(ConfigError, match="Its fields are those of qwen2_moe: set model_type to that"):
+    with pytest.raises(ConfigError, match="All its fields are known to qwen2_moe: set model_type to 'qwen2_moe'"):
         written(tmp_path, Case(own, 0, ""))
 
 

@@ -331,9 +331,9 @@ def test_a_plan_says_whether_it_meets_its_slo_at_the_upper_end_of_its_interval()
     low, high = found.best.tpot_interval_s
     assert low < found.best.tpot < high
     limit = found.objective.tpot
-    assert found.best.surely_meets == (high <= limit)
+    assert found.best.meets_at_upper_end == (high <= limit)
     said = " ".join(ServingPlansReport(found).sentences())
-    assert ("meets its SLO at the upper end" in said) == found.best.surely_meets
+    assert ("meets its SLO at the upper end" in said) == found.best.meets_at_upper_end
     assert "80 % interval" in said
 
 
@@ -341,12 +341,12 @@ def test_a_plan_that_may_miss_its_slo_names_the_fewest_gpus_that_surely_meet_it(
     """A limit just above the best plan's own time lies inside its interval."""
     limit = f"{planned().best.tpot * 1.02e3:.3f} ms"
     found = planned(tpot=limit)
-    assert not found.best.surely_meets
+    assert not found.best.meets_at_upper_end
     said = " ".join(ServingPlansReport(found).sentences())
-    surest = found.surest
-    if surest is None:
-        assert "no plan on the Pareto front meets it there" in said
+    safest = found.safest
+    if safest is None:
+        assert "no plan on the Pareto front meets it" in said
     else:
-        assert surest.gpus >= found.best.gpus
-        assert f"{surest.gpus} GPUs meet it there ({surest.words})" in said
-        assert surest.tpot_interval_s[1] <= found.objective.tpot
+        assert safest.gpus >= found.best.gpus
+        assert f"{safest.gpus} GPUs meet it ({safest.words})" in said
+        assert safest.tpot_interval_s[1] <= found.objective.tpot

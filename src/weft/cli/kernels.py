@@ -150,7 +150,7 @@ def advise_corun(
 @option("--tp", "GPUs that share the GEMM.", RANKS, default=8)
 @dtype_option("the GEMM")
 @option("--gpu", "The GPU: a name from 'weft hardware list', or a TOML file.", GPU)
-@option("--system", "The system in place of --gpu, such as 16xh100, over several nodes.", SYSTEM_NAME)
+@option("--system", "The system in place of --gpu, such as dgx-h100; --tp of its GPUs share the GEMM.", SYSTEM_NAME)
 @set_option("the GPU, its node or its library")
 @option(
     "--compare",
@@ -194,14 +194,14 @@ def fuse(
 ) -> None:
     """Advise whether to fuse a GEMM with the collective that it needs: time, 80 % interval and verdict of every way.
 
-    Compared are the serial pair, chunks of rows whose collectives co-run with the next chunk's GEMM, and methods that
+    Compared are the serial pair, chunks of rows whose collectives co-run with another chunk's GEMM, and methods that
     join the pair, such as Flux, async TP, MORI and T3. Beside them stands the rule of thumb: at most
     min(G, C) / (G + C) of the serial time can be saved.
     """
     if (collective is None) == (form is None):
-        raise InputError("name one of both: the collective, like --collective all_gather, or --form, like gemm_ag")
+        raise InputError("give either --collective, like --collective all_gather, or --form, like --form gemm_ag")
     if (gpu is None) == (system is None):
-        raise InputError("name one of both: the GPU, like --gpu mi355x, or the system, like --system 16xh100")
+        raise InputError("give either --gpu, like --gpu mi355x, or --system, like --system dgx-h100")
     on = hardware.system(gpu or str(system), gpus=tp).replace(changes)
     found = weft.advise_fuse(
         form or _FORMS_OF[str(collective)], weft.Gemm(*gemm, dtype), tp, on, framework=not cuda_graph, options=options,

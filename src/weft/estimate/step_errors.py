@@ -185,11 +185,11 @@ CHANGES = ("gpu", "framework", "model", "gpus", "precision", "dispatcher", "plan
 """What two steps may differ in, each with an error of its own on the ratio of their times."""
 WHAT_IFS = ("machine", "load", "overlap")
 """What else may differ. All that the parts of a step that do not change are off by is then alike in both steps."""
-REPEATED = 0.01
+REPEAT_SPREAD = 0.01
 """How far apart ln of two measured times of one step may be [assumed, 0.005 to 0.02]."""
 
 
-def moved(one: Mapping[str, float], other: Mapping[str, float]) -> float:
+def relative_change(one: Mapping[str, float], other: Mapping[str, float]) -> float:
     """Return by how much the parts of two steps differ in all, relative to the mean of both steps.
 
     It is about |ln ratio| if all parts change in one direction, else more.
@@ -198,38 +198,38 @@ def moved(one: Mapping[str, float], other: Mapping[str, float]) -> float:
     return 2 * gross / (sum(one.values()) + sum(other.values()))
 
 
-def moved_share() -> tuple[float, str]:
+def what_if_share() -> tuple[float, str]:
     """Return by which share of what changes the ratio of two steps may be off, and the pairs it is from."""
     share, pairs, _ = _CARRIED["ratio"]["what-if"]["moved"]
     return float(share), f"{int(pairs):,} pairs of steps that differ in GPU, number of GPUs or precision"
 
 
-def ratio_error(one: Compared, other: Compared, moved: float | None = None) -> Error:
+def ratio_error(one: Compared, other: Compared, change: float | None = None) -> Error:
     """Return the 80 % interval of measured / predicted of the ratio of two step times.
 
     The interval is from pairs of measured steps that differ in the same things; both sides' errors have much in common,
     so it is narrower than that of either. For a change without pairs it is that of the change with the widest. Where
     nothing but a value of the machine, the loads of experts or an overlap method differs, no pair was measured: the
-    interval is then a share of what changes, `moved` as above, as large as for pairs that differ in GPU, number of GPUs
-    or precision. Without `moved` such steps have the interval of two plans.
+    interval is then a share of what changes, `change` (`relative_change`), as large as for pairs that differ in GPU,
+    number of GPUs or precision. Without `change` such steps have the interval of two plans.
     """
     known: Mapping[str, Sequence[float]] = _CARRIED["ratio"][layers_of(one.mixture or other.mixture)]
     changed = _different(CHANGES, one, other)
-    asked = [name for name in _different(WHAT_IFS, one, other) if not (name == "machine" and "gpu" in changed)]
-    if (asked and moved is None) or not (changed or asked):
-        changed, asked = [*dict.fromkeys((*changed, "plan"))], []
+    what_ifs = [name for name in _different(WHAT_IFS, one, other) if not (name == "machine" and "gpu" in changed)]
+    if (what_ifs and change is None) or not (changed or what_ifs):
+        changed, what_ifs = [*dict.fromkeys((*changed, "plan"))], []
     most = max(float(found[0]) for found in known.values())
     widths = [float(known[name][0]) if name in known else most for name in changed]
-    if asked and moved is not None:
-        widths += [REPEATED, moved_share()[0] * moved]
+    if what_ifs and change is not None:
+        widths += [REPEAT_SPREAD, what_if_share()[0] * change]
     off = math.hypot(*widths)
     strange = sorted({each.vendor for each in (one, other)} - {*measured_vendors()})
     if strange and one.vendor != other.vendor:
         off = math.hypot(off, NORMAL_80 * UNMEASURED_VENDOR)
     said = [f"{int(known[name][1]):,} pairs that differ in {_CALLED[name]}" for name in changed if name in known]
     said += [f"no pair that differs in {_CALLED[name]}" for name in changed if name not in known]
-    if asked:
-        share, of = moved_share()
+    if what_ifs:
+        share, of = what_if_share()
         said.append(f"{share:.2f} of what changes, as of {of}")
     said += [f"no measured step on a GPU of {'AMD' if name == 'amd' else name}" for name in strange]
     low, high = math.exp(-off), math.exp(off)

@@ -14,7 +14,7 @@ import pandas as pd
 from scipy.optimize import minimize
 
 from weft import hardware
-from weft.estimate.step_errors import CHANGES, FAR, REPEATED, MeasuredClass, Spread, located, moved
+from weft.estimate.step_errors import CHANGES, FAR, REPEAT_SPREAD, MeasuredClass, Spread, located, relative_change
 from weft.lab.ratios import FEWEST, TAIL, Pairs, by_change, calls, groups, half_width, pairs, upper
 from weft.lab.steps import predict_step, read_run
 from weft.lab.subjects import Predicted, Subject
@@ -284,7 +284,7 @@ def what_ifs(each: Sequence[pd.DataFrame]) -> tuple[list[float], list[int]]:
     """Return the share of what changes that a ratio is off by in 80 % of pairs, pairs and rows; and what it calls.
 
     The pairs, of either of the given tables, differ in GPU, number of GPUs or precision. What changes is
-    `weft.estimate.step_errors.moved`.
+    `weft.estimate.step_errors.relative_change`.
     """
     rows, start, found = pd.concat(each, ignore_index=True), 0, []
     for some in each:
@@ -293,6 +293,8 @@ def what_ifs(each: Sequence[pd.DataFrame]) -> tuple[list[float], list[int]]:
         start += len(some)
     first, second, off = (np.concatenate([one[at] for one in found]) for at in range(3))
     parts = rows["parts"].tolist()
-    change = np.array([max(moved(parts[a], parts[b]), REPEATED) for a, b in zip(first, second, strict=True)])
+    change = np.array(
+        [max(relative_change(parts[a], parts[b]), REPEAT_SPREAD) for a, b in zip(first, second, strict=True)]
+    )
     of = first, second, off
     return half_width(of, change), calls(rows["predicted"].to_numpy(dtype=np.float64), _work(rows), of, change)

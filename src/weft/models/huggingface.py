@@ -172,7 +172,7 @@ def _alike(config: Config, key: str) -> int:
     value = config.get(key)
     listed = value if isinstance(value, list) else [value or 0]
     if len(set(listed)) > 1:
-        raise ConfigError("layers with different numbers are not modelled; give one number", None, key)
+        raise ConfigError("layers with different values are not modelled; give one value for all layers", None, key)
     return int(listed[0])
 
 
@@ -848,10 +848,10 @@ def _nearest_family(config: Mapping[str, Any]) -> str:
         return ""
     count, name, left = min(found, key=lambda one: (one[0], len(one[1])))
     if not count:
-        return f" Its fields are those of {name}: set model_type to that if its layers are the same."
+        return f" All its fields are known to {name}: set model_type to '{name}' if the layers are the same."
     shown = ", ".join(f"{key} ({show_value(config[key])})" for key in left[:_SHOWN])
     more = f" and {count - _SHOWN} more" if count > _SHOWN else ""
-    return f" Nearest by its fields is {name}, which would leave out {shown}{more}."
+    return f" The closest known type is {name}, which would leave out {shown}{more}."
 
 
 _SHOWN = 6

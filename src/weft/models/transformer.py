@@ -269,7 +269,10 @@ def _broken_pattern(model: Transformer) -> Iterator[tuple[bool, str]]:
     yield bool(groups and heads % groups), f"linear_groups is {groups}; it must divide the {heads} linear_heads"
     ranked, chunked = of in ("mamba", "kimi_delta"), of != "mamba"
     yield bool(of and ranked and not model.linear_rank), f"{of} layers need linear_rank; give a whole number above zero"
-    yield bool(of and chunked and not model.linear_chunk), f"{of} layers need linear_chunk, the tokens of a chunk"
+    yield (
+        bool(of and chunked and not model.linear_chunk),
+        f"{of} layers need linear_chunk, the tokens of a chunk; give a whole number above zero, such as 64",
+    )
     yield of == "mamba" and model.linear_head != 1, f"linear_head is {model.linear_head}; Mamba's channels have 1"
     experts = any(kind.mixture for kind in kinds)
     yield bool(kinds) and experts != bool(model.experts), "experts and layers of pattern with them go together"

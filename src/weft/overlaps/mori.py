@@ -69,8 +69,9 @@ class Mori(OverlapMethod):
     def estimate(self, pair: PairTimes, costs: Mapping[str, float]) -> Any:
         """Return the time of chunks that are pushed as they end: the GEMM and the last push, or all pushes.
 
-        Chunks end no earlier than a wave of tiles, so that a GEMM of one wave hides nothing. Every further chunk costs
-        the GEMM and the engines a packet. Where the time of a push is not known, it is the library's.
+        Chunks end no earlier than a wave of tiles, so that a GEMM of one wave hides nothing. Each chunk costs the GEMM
+        one packet (`ranks` - 1 if one thread issues all); each chunk after the first costs the engines one. Where the
+        time of a push is not known, it is the library's.
         """
         begin = pair.framework * costs["sequential.gap"]
         library = pair.collective / np.where(pair.gathers, 2, 1)
@@ -90,6 +91,8 @@ class Mori(OverlapMethod):
         """Return a sentence on copy engines that kernels start, unless they are AMD's and reach all peers."""
         if system.gpu.vendor == "amd" and system.nodes == 1:
             return ""
+        if system.gpu.vendor == "amd":
+            return f"{self.name} needs all GPUs in one node, and {system.name} has {system.nodes}; use those of one."
         return f"{self.name} needs hardware that {system.name} lacks: {', '.join(self.hardware_needs)}."
 
 

@@ -79,7 +79,7 @@ class Deployed(PlannedDeployment[ServingPlan]):
         return error.around(self.tpot) if error and math.isfinite(self.tpot) else None
 
     @property
-    def surely_meets(self) -> bool:
+    def meets_at_upper_end(self) -> bool:
         """Return whether it meets the limit of the TPOT at the upper end of its interval, too."""
         upper = self.tpot_interval_s[1] if self.tpot_interval_s else self.tpot
         return self.meets and upper <= self.serving.objective.tpot
@@ -146,15 +146,15 @@ class ServingPlans(PlanAnswer[Deployed]):
         return to_plain(
             model=self.model.name, system=self.system.label, framework=self.framework, load=self.load,
             attainment=self.attainment, objective=self.objective, best=self.best, launch=self.launch, front=self.front,
-            surest=self.surest,
+            safest=self.safest,
             nearest=self.nearest, limit=self.limit, rejected=self.rejected, searched=self.searched,
             bounded=self.bounded, simulated=self.simulated, unknown=self.unknown, wall_s=self.wall_s,
         )  # fmt: skip
 
     @property
-    def surest(self) -> Deployed | None:
+    def safest(self) -> Deployed | None:
         """The plan on the front with the fewest GPUs whose TPOT meets its limit at the upper end of its interval."""
-        return next((one for one in self.front if one.surely_meets), None)
+        return next((one for one in self.front if one.meets_at_upper_end), None)
 
     @property
     def seconds(self) -> float:

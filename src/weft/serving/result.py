@@ -18,7 +18,7 @@ from weft.core.fields import Options, check_fields, declare
 from weft.core.units import Dimension, parse
 from weft.estimate.errors import Error, load_error, with_scans
 from weft.estimate.load_ratios import ServedLoad, load_ratio_error
-from weft.estimate.step_errors import moved
+from weft.estimate.step_errors import relative_change
 from weft.models.formats import BF16, ServedFormat
 
 if TYPE_CHECKING:
@@ -492,7 +492,9 @@ class Serving(Answer):
         """
         if self.offered or other.offered:
             return None
-        return load_ratio_error(self.compared, other.compared, moved(self.iteration_parts, other.iteration_parts))
+        return load_ratio_error(
+            self.compared, other.compared, relative_change(self.iteration_parts, other.iteration_parts)
+        )
 
     @property
     def compared(self) -> ServedLoad:

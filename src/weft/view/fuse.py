@@ -30,7 +30,7 @@ def fuse_table(advice: FuseAdvice) -> Table:
     columns = [
         text("method"), microseconds("time", "time", 0), microseconds("low", "from", 0), microseconds("high", "to", 0),
         times_faster("speedup", "speedup", "{:.2f}×"), number("saved", "saved", format_=percent),
-        text("verdict"), text("needs", "hypothetical hardware"),
+        text("verdict"), text("needs", "hardware missing"),
     ]  # fmt: skip
     rows = []
     for one in (advice.serial, *sorted(advice.options[1:], key=lambda one: one.seconds)):
@@ -49,7 +49,7 @@ def left_out_table(advice: FuseAdvice) -> Table:
     for name, why in advice.left_out.items():
         reasons.setdefault(why.replace(f" --compare {name}", " --compare NAME"), []).append(name)
     rows = [(", ".join(names), why) for why, names in reasons.items()]
-    return Table([text("method"), text("why", "left out, because it", prose=True)], rows, "Not compared")
+    return Table([text("method"), text("why", "why it is left out", prose=True)], rows, "Not compared")
 
 
 def curve_table(advice: FuseAdvice) -> Table:
@@ -75,7 +75,7 @@ def ways_figure(advice: FuseAdvice) -> Figure:
             one.name,
             one.verdict or "serial",
             one.seconds * 1e6,
-            f"{one.speedup:.2f}×" + ", hypothetical" * bool(one.needs),
+            f"{one.speedup:.2f}×" + ", hardware missing" * bool(one.needs),
         )
         for one in ordered
     ]
@@ -167,7 +167,7 @@ def _future(advice: FuseAdvice) -> str:
     needing = min((one for one in advice.options if one.needs), key=lambda one: one.seconds, default=None)
     if needing is None:
         return ""
-    return f"With hypothetical hardware: {needing.name}, {needing.speedup:.2f}x. {needing.needs}"
+    return f"With hardware that the system lacks: {needing.name}, {needing.speedup:.2f}x. {needing.needs}"
 
 
 def _pays(advice: FuseAdvice) -> str:
@@ -175,7 +175,7 @@ def _pays(advice: FuseAdvice) -> str:
         return ""
     low, high = advice.curve[0].gemm.m, advice.curve[-1].gemm.m
     if advice.pays_from is None:
-        return f"From M {low:,} to {high:,} no overlap pays at the upper end."
+        return f"At M {high:,}, the largest tried, no overlap is faster than running serially."
     if advice.pays_from == low:
         found = f"Overlap pays at every M from {low:,} to {high:,} as predicted"
     else:

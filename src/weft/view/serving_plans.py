@@ -121,13 +121,11 @@ def _sure_words(answer: ServingPlans, best: Deployed) -> list[str]:
         return []
     low, high = map(seconds, best.tpot_interval_s)
     said = f"TPOT {seconds(best.tpot)} (80 % interval {low} to {high})"
-    if best.surely_meets:
+    if best.meets_at_upper_end:
         return [f"{said} meets its SLO at the upper end, too."]
-    surest = answer.surest
-    then = (
-        f"{surest.gpus} GPUs meet it there ({surest.words})" if surest else "no plan on the Pareto front meets it there"
-    )
-    return [f"{said} may miss its SLO: {then}."]
+    safest = answer.safest
+    then = f"{safest.gpus} GPUs meet it ({safest.words})" if safest else "no plan on the Pareto front meets it"
+    return [f"{said} may miss its SLO of {seconds(limit)}: at the upper end {then}."]
 
 
 def _none(answer: ServingPlans, wanted: str) -> list[str]:

@@ -70,8 +70,8 @@ class FuseAdvice(Answer):
     """One GPU's part of `gemm` and its collective over the GPUs of `system`, run in every way.
 
     `gemm_s` and `collective_s` are the times of both alone [s]. `options` begins with the serial pair, `left_out` has
-    the methods that do not apply, each with the reason. `seen` says whether the system's rows were in sight of the
-    software costs: the errors are then those of its rows, else those with one system left out. `curve` has the same
+    the methods that do not apply, each with the reason. `seen` says whether the software costs were calibrated on
+    the system's rows; if not, the errors are those with one system left out. `curve` has the same
     advice for other M.
     """
 
@@ -175,16 +175,18 @@ def advise_fuse(
 ) -> FuseAdvice:
     """Return whether to fuse a GEMM with the collective that it needs: every way to run both, with time and verdict.
 
-    `gemm` is the whole one, shared by `ranks` GPUs. `form` says which collective comes before or after it. Times are
-    those of a training step: `weft.step` gives the same pair the same time under the same method and `fidelity`.
-    `methods` are overlap methods and co-run strategies (None: all that run on today's hardware, and T3); co-run
-    strategies run the pair in chunks of rows, one chunk's collective concurrently with the next chunk's GEMM.
-    `gemm_time` is the measured time of one GPU's GEMM alone by a kernel of your own, like "57 us" or in seconds (None:
-    the library's kernel, as predicted). With a `framework` both are called from two streams of one, else they are
-    replayed from one CUDA or HIP graph. `m_range` adds the same advice for M between its ends.
+    `gemm` is the whole one, shared by `ranks` GPUs. `form` says which collective comes before or after it. `methods`
+    are overlap methods and co-run strategies (None: all that run on today's hardware, and T3). For methods that join
+    the pair (Flux, userbuffers, async TP, in-network, T3) `weft.step` gives the same time at the same `fidelity`.
+    Co-run strategies run the pair in chunks of rows, each chunk's collective with the GEMM of another chunk (the next
+    one; before a GEMM, the previous one), as no step does. `gemm_time` is the measured time of one GPU's GEMM alone by
+    a kernel of your own, like "57 us" or in seconds (None: the library's kernel, as predicted). With a `framework` both
+    are called from two streams of one, else they are replayed from one CUDA or HIP graph. `m_range` adds the advice for
+    other M between its ends, by co-run strategies and methods with a closed form (without T3).
 
     Raises UnknownNameError for an unknown form, method or GPU, InputError for a named method that does not apply, for
-    dimensions that the ranks cannot share and a range of M without two of them, and what `weft.estimate` raises.
+    dimensions that the ranks cannot share, for a range of M that holds fewer than two multiples of `ranks`, and what
+    `weft.estimate` raises.
 
     >>> found = advise_fuse("ag_gemm", Gemm(8192, 28672, 8192), 8, "h100-sxm", fidelity="estimate")
     >>> found.option("flux").verdict
@@ -197,15 +199,19 @@ def advise_fuse(
     system = hardware.system(on, gpus=ranks)
     chosen, left_out = _choose(form, methods, fidelity)
     own = _own_time(gemm_time)
+    if m_range is not None and own is not None:
+        ends = ",".join(map(str, m_range))
+        raise InputError(
+            f"gemm_time is {gemm_time} for M {gemm.m}, and m_range {ends} asks for other M; leave one of them out"
+        )
+    rows = [] if m_range is None else _rows(m_range, ranks)
     pair = _Pair(form, gemm, system, fidelity, framework, options, DurationCache(system, options), own)
     found = pair.advice(chosen, left_out, named=methods is not None)
     if m_range is None:
         return found
     quick = [name for name in chosen if _co_runs(name) or _in_closed_form(OVERLAPS[name])]
-    if own is not None:
-        raise InputError("gemm_time is that of one M, but m_range asks for others; leave one of them out")
     curve = []
-    for m in _rows(m_range, ranks):
+    for m in rows:
         other = replace(pair, gemm=replace(gemm, m=m))
         curve.append(other.advice(quick, {}, named=False))
     return replace(found, curve=tuple(curve))
@@ -231,7 +237,13 @@ def _rows(ends: tuple[int, int], ranks: int) -> list[int]:
     while at < high:
         found |= {round(at * step) // ranks * ranks for step in _HALF_OCTAVES if low <= at * step <= high}
         at *= 2
-    return sorted(one for one in found if low <= one <= high)
+    rows = sorted(one for one in found if low <= one <= high)
+    if len(rows) < 2:
+        raise InputError(
+            f"the range of M is {low},{high}; it holds {len(rows)} multiples of the {ranks} GPUs, and two are needed: "
+            "give a wider range, like 512,32768"
+        )
+    return rows
 
 
 def _co_runs(name: str) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.core.answer import Answer, to_plain
 from weft.estimate.errors import Error, with_scans
-from weft.estimate.step_errors import Compared, moved, ratio_error, step_error
+from weft.estimate.step_errors import Compared, ratio_error, relative_change, step_error
 from weft.graph import Graph
 from weft.models.counts import hardware_flops, utilisation
 from weft.models.parallel.memory import SavedActivations
@@ -313,7 +313,7 @@ class Step(Answer):
 
     def ratio_error(self, other: Step) -> Error:
         """Return the 80 % interval of the ratio of the times of this step and another, relative to the predicted."""
-        return ratio_error(self.compared, other.compared, moved(self.parts, other.parts))
+        return ratio_error(self.compared, other.compared, relative_change(self.parts, other.parts))
 
 
 _APART = ("dp", "dtype", "precision", "dispatcher", "expert_load", "overlap")
