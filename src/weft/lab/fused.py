@@ -20,6 +20,7 @@ from weft.graph import Gemm
 from weft.graph.collective import PairForm
 from weft.lab.checks import Unfit, check_multiplies, unfit_rows
 from weft.lab.kinds import RowKind
+from weft.lab.problems import Problem
 from weft.lab.subjects import Predicted
 from weft.lab.tables import Measurements
 from weft.overlaps import OVERLAPS, SEQUENTIAL
@@ -105,14 +106,16 @@ def _expanded(checked: Measurements) -> Iterator[tuple[str, pd.DataFrame]]:
         )
 
 
-def _with_gemms(checked: Measurements) -> Iterator[Any]:
-    """Note of each row what its GEMM takes alone, from the rows that are no more, and drop these."""
+def _with_gemms(checked: Measurements) -> Iterator[Problem]:
+    """Add to each row the GEMM's time alone, taken from the rows that time only the GEMM, and drop those rows."""
     rows = checked.rows
-    case = ["system", "op", "m", "n", "k", "gemm_dtype", "quant"]
-    own = rows[rows["mode"].str.startswith(_OWN)].groupby(case, dropna=False)["total_us"].median()
+    case, is_alone = ["system", "op", "m", "n", "k", "gemm_dtype", "quant"], rows["mode"].str.startswith(_OWN)
+    own = rows[is_alone].groupby(case, dropna=False)["total_us"].median()
     keys = pd.MultiIndex.from_frame(rows[case])
-    checked.rows = rows.assign(alone_us=own.reindex(keys).to_numpy())[~rows["mode"].str.startswith(_OWN)]
-    return iter(())
+    rule = "this row times the GEMM alone, and stands for it in the rows of its shape; it has no collective to predict"
+    problems = [*checked.problem(is_alone, rule, "mode")]
+    checked.rows = rows.assign(alone_us=own.reindex(keys).to_numpy())[~is_alone]
+    return iter(problems)
 
 
 def _whole(form: PairForm, m: int, n: int, k: int, ranks: int, shape: str) -> tuple[int, int, int]:
