@@ -44,7 +44,7 @@ class Scan(Op):
     C) serve all heads (0: each has its own). With `chunk` tokens a chunk is multiplied as matrices and only its last
     state passes on; without (0), one kernel goes from token to token. A scan that is `stateful` starts from a state in
     memory and stores it, as inference does. Mamba's has `heads` channels of one element, and no chunked form: its
-    kernel works on vector units. The `gradient` is the backward pass, which computes the states again.
+    kernel works on vector units. The `gradient` is the backward pass, which recomputes the states.
 
     Algorithms: Mamba (arXiv:2312.00752), Mamba-2 (arXiv:2405.21060, section 6; state-spaces/mamba ssd_combined.py),
     gated DeltaNet (arXiv:2412.06464, section 3; fla-org/flash-linear-attention, ops/gated_delta_rule), lightning
@@ -163,7 +163,7 @@ class Scan(Op):
 
     @property
     def flops(self) -> int:
-        """Those of the products of all kernels; token by token, of each update and read of the state."""
+        """FLOPs of the matrix products of all kernels; token by token, those of each update and read of the state."""
         return cast(int, plain(sum(stage.flops for stage in self.stages)))
 
     @property

@@ -69,7 +69,7 @@ def half_width(of: Pairs, change: FloatArray | None = None) -> list[float]:
 
 
 def calls(predicted: FloatArray, work: Any, of: Pairs, change: FloatArray | None = None) -> list[int]:
-    """Return pairs, those that the interval calls, those of them that are right, and those inside it.
+    """Return numbers of pairs: all, called by the interval, called rightly, and inside it.
 
     `predicted` times are of all rows. The half width is that of pairs that share no `work` with the pair; where
     `change` is given, the same share of it.

@@ -252,7 +252,7 @@ _CHANGED_ALONG: Mapping[str, Sequence[str]] = {
 }  # fmt: skip
 """Columns that differ along with a change."""
 _ALIKE = ("gpu", "gpus", "precision")
-"""Changes without other software or another plan, whose errors stand for those of what-ifs, which nobody measured."""
+"""Changes of neither software nor plan: the errors of such pairs are taken for what-ifs, which nobody measured."""
 
 
 def step_pairs(rows: pd.DataFrame, fewest: int = FEWEST) -> dict[str, Pairs]:
