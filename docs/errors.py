@@ -36,7 +36,9 @@ HEAD = """# Written by docs/errors.py (make validate), from what `weft validate 
 # and the like: kernels of inference by library and what it runs, on the GPUs of `gpus`, and on others `gpu_left_out`;
 # `serving`: served loads by framework, layers and quantity, model left out. `load_ratio`: half the 80 %
 # interval of ln(measured / predicted) of the ratio of TPOT of two loads by what they differ in, pairs, rows, and of the
-# pairs those that an interval of other models calls, of these right, and inside it.
+# pairs those that an interval of other models calls, of these right, and inside it. `kernels_alone`: TPOT and TTFT of
+# served loads relative to their kernels, those of a framework or the vendor's; nothing is fitted. `corun`: makespans of
+# simulated co-runs. `gain`: speedups of pairs over running them serially.
 """
 INTRODUCTION = """# Accuracy: how far off Weft is today
 
@@ -293,8 +295,12 @@ def class_table(classes: Mapping[str, Any]) -> Table:
     ]
     rows += [
         (f"{kind} {name}", "", found[0] - 1, found[1] - 1, *found[2:])
-        for kind in ("exchange", *SERVED_CLASSES)
+        for kind in ("exchange", *SERVED_CLASSES, "kernels_alone", "corun")
         for name, found in classes[kind].items()
+    ]
+    rows += [
+        (f"speedup by {method}", "", found["left_out"][0] - 1, found["left_out"][1] - 1, *found["left_out"][2:])
+        for method, found in classes["gain"].items()
     ]
     columns = [
         text("class"),
@@ -379,7 +385,9 @@ def classes_toml(classes: Mapping[str, Any]) -> str:
     nested = [
         (f"{table}.{kind}", classes[table].get(kind, {})) for table in ("gpu_left_out", "gpus") for kind in tabled
     ]
-    flat = [(table, classes[table]) for table in ("bounds", "beside", "exchange", *SERVED_CLASSES, "load_ratio")]
+    nested += [(f"gain.{method}", found) for method, found in classes["gain"].items()]
+    single = ("bounds", "beside", "exchange", *SERVED_CLASSES, "load_ratio", "kernels_alone", "corun")
+    flat = [(table, classes[table]) for table in single]
     for table, values in (*flat, *nested):
         parts += [f"[{table}]", *(f"{name} = {json.dumps(value)}" for name, value in values.items()), ""]
     last: tuple[str, ...] = ()

@@ -41,7 +41,7 @@ MOVED = part(
 )  # fmt: skip
 PIECES = part(
     "overlap", "", [1e-3] * 4, [0.1, 0.1, 0.1, 0.5],
-    {"join": ["async-tp"] * 4, "quantity": ["time"] * 4, "system": ["dgx-h100"] * 3 + ["hgx-a100-4"]},
+    {"join": ["async-tp"] * 4, "method": ["a"] * 4, "quantity": ["time"] * 4, "system": ["dgx-h100"] * 3 + ["hgx-a100-4"]},
 )  # fmt: skip
 CELL = part("contention", "", [1.0, 2.0], [0.02, -0.04], {"quantity": ["makespan"] * 2}, system=["hgx-a100-4"] * 2)
 
@@ -52,6 +52,40 @@ def many(kind, machine, ratios, **labels):
     return part(
         kind, machine, [1e-3] * count, [1 / one - 1 for one in ratios], {k: [v] * count for k, v in labels.items()}
     )
+
+
+def test_a_speedup_counts_against_the_serial_pair_of_its_row():
+    """Both are 10 % too long: the speedup is right, whatever the times."""
+    labels = {"join": ["sequential", "flux"], "method": ["sequential", "flux"], "quantity": ["time"] * 2}
+    alike, apart = (part("overlap", "", [2e-3, 1e-3], off, labels, system=["dgx-h100"] * 2) for off in OFF)
+    for one in (alike, apart):
+        one.subject.rows.index = one.subject.labels.index = [2, 2]
+    for one, ratio in ((alike, 1.0), (apart, 1.1 / 1.0)):
+        (low, high, rows, systems) = class_errors({"as shipped": [one], "system left out": [one]})["gain"]["flux"][
+            "seen"
+        ]
+        assert low <= 1 / ratio <= high
+        assert max(1 / low, high) == pytest.approx(ratio, abs=2e-3)
+        assert (rows, systems) == (1, 1)
+
+
+OFF = ([0.1, 0.1], [0.1, 0.0])
+
+
+def test_makespans_of_few_systems_say_as_much_of_shorter_ones_as_of_longer():
+    low, high, rows, _ = class_errors({"as shipped": [CELL]})["corun"]["makespan"]
+    assert low == pytest.approx(1 / high, abs=1e-3)
+    assert rows == 2
+
+
+def test_latencies_of_loads_count_by_their_kernels_alone():
+    labels = {"kernels": "vllm", "layers": "dense"}
+    loads = [
+        many("serving", "a", [1.2] * 10, quantity=quantity, **labels) for quantity in ("TPOT", "TTFT", "throughput")
+    ]
+    found = class_errors({"as shipped": [], "kernels alone": loads})["kernels_alone"]
+    assert sorted(found) == ["vllm-dense-TPOT", "vllm-dense-TTFT"]
+    assert found["vllm-dense-TPOT"] == [0.999, 1.2, 10, 1]
 
 
 def test_only_gemms_in_16_bit_count_by_time():
@@ -113,7 +147,7 @@ def test_what_the_tool_writes_is_what_answers_read():
         {"as shipped": [GEMMS, MOVED, PIECES, CELL], "leave one out": [GEMMS], "system left out": [PIECES]}
     )
     read = tomllib.loads(tool("errors").classes_toml(classes))
-    for kind in ("gemm", "collective", "over_nodes", "left_out", "joined", "beside", "exchange"):
+    for kind in ("gemm", "collective", "over_nodes", "left_out", "joined", "beside", "exchange", "gain", "corun"):
         assert read.get(kind, {}) == classes[kind]
     assert tomllib.loads(tool("errors").classes_toml(CARRIED)) == CARRIED
 

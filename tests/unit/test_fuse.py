@@ -20,12 +20,28 @@ def advise(form="ag_gemm", shape=(8192, 28672, 8192), on="h100-sxm", dtype="bf16
     return weft.advise_fuse(form, Gemm(*shape, dtype), 8, on, **{"fidelity": "estimate", **how})
 
 
-@pytest.mark.parametrize(("form", "shape"), [("ag_gemm", (8192, 11008, 4096)), ("gemm_rs", (8192, 4096, 11008))])
-def test_async_tp_is_slower_where_it_was_measured_to_lose(form, shape):
+@pytest.mark.parametrize(
+    ("form", "shape", "measured"), [("ag_gemm", (8192, 11008, 4096), 0.52), ("gemm_rs", (8192, 4096, 11008), 0.37)]
+)
+def test_async_tp_is_slower_where_it_was_measured_to_lose(form, shape, measured):
     """0.52 and 0.37 times the speed of cuBLAS and NCCL serially on eight H800 (arXiv:2503.20313, table 2)."""
     found = advise(form, shape, "h800")
-    assert found.option("async-tp").verdict == "slower"
-    assert found.option("flux").speedup > found.option("async-tp").speedup
+    joined = found.option("async-tp")
+    assert joined.speedup < 0.75
+    assert measured < joined.high
+    assert joined.verdict != "faster"
+    assert found.option("flux").speedup > joined.speedup
+
+
+def test_a_speedup_is_surer_than_the_times_that_it_is_the_ratio_of():
+    """GEMM and collective are the same in both; co-runs in chunks, unmeasured, are as sure as simulated co-runs."""
+    found = advise(on="h100-sxm")
+    flux, chunked, serial = (found.option(name) for name in ("flux", "priority", "sequential"))
+    assert flux.high / flux.low < flux.error.high / flux.error.low
+    assert flux.low < flux.speedup < flux.high
+    assert (serial.low, serial.high) == (1, 1)
+    assert "simulated co-runs" in chunked.gain.why
+    assert chunked.high / chunked.low < chunked.error.high / chunked.error.low
 
 
 def test_a_fused_all_gather_loses_on_eight_mi355x_and_a_fused_all_to_all_gains():

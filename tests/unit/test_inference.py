@@ -30,6 +30,27 @@ def test_a_token_of_a_70b_model_on_mi300x_takes_what_was_measured(written):
     assert written.seconds == pytest.approx(7.7e-3, rel=0.1)
 
 
+def test_the_interval_of_a_pass_is_that_of_measured_servers_relative_to_its_kernels(written):
+    """7.7 ms a token were measured; prefill alone is at most a server's time to first token."""
+    least, most = written.interval_s
+    assert least < 7.7e-3 < most
+    assert "80 % interval" in written.error.why
+    assert written.to_dict()["interval_80_s"] == [least, most]
+    prompts = weft.prefill("llama-3-70b", "8xh100", weft.ServingPlan(tp=8, library="vllm"))
+    assert prompts.error.high - 1 > 3 * (1 - prompts.error.low)
+    assert "TTFT of servers" in prompts.error.why
+
+
+@pytest.mark.parametrize(
+    ("gpu", "library", "most"), [("h100", "vllm", 1.4), ("h100", None, 1.4), ("mi300x", None, 2.0)]
+)
+def test_a_gpu_of_another_vendor_has_no_narrower_an_interval(gpu, library, most):
+    """The measured loads are of NVIDIA's GPUs; those on MI300X are few."""
+    found = weft.decode("llama-3-8b", f"1x{gpu}", weft.ServingPlan(library=library)).error
+    near = weft.decode("llama-3-8b", "1xh100", weft.ServingPlan(library=library)).error
+    assert found.low <= near.low < 1 < near.high <= found.high < most
+
+
 def test_the_cache_of_a_token_is_that_of_the_heads_of_keys_and_values(written):
     assert written.cache_per_token * written.plan.tp == 2 * 2 * 80 * 8 * 128
 

@@ -7,6 +7,7 @@ speedups of C3.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
@@ -203,6 +204,28 @@ def load_error(framework: str, mixture: bool, gpu: Gpu) -> Error | None:
     return _widest(f"loads on {gpu.name}", every)
 
 
+def kernels_error(kernels: str, mixture: bool, prompts: bool, gpu: Gpu) -> Error:
+    """Return the 80 % interval of a server's TPOT, or TTFT of `prompts`, relative to its kernels alone.
+
+    `kernels` are those of a framework, or "vendor". The interval holds what host, sampling and scheduler add. Rows are
+    of NVIDIA's GPUs; on others it holds that of public loads on their architecture, too.
+    """
+    layers, what = ("mixture", "models with experts") if mixture else ("dense", "dense models")
+    known = CARRIED["kernels_alone"]
+    quantity, clients = ("TTFT", "up to 4") if prompts else ("TPOT", "up to 128")
+    name = f"{kernels}-{layers}-{quantity}"
+    if name not in known:  # no server's first tokens were measured
+        name = f"vendor-{layers}-{quantity}"
+    low, high, rows, _ = known[name]
+    where = f"loads of {what} with {clients} clients, host and scheduler included"
+    if gpu.vendor == "nvidia":
+        return Error(low, high, f"{quantity} of servers: {interval_text(low, high)}, from {rows:,.0f} {where}")
+    unseen = _unseen(f"loads on {gpu.name}", "serving", gpu.architecture)
+    low, high = (min(low, unseen.low), max(high, unseen.high)) if unseen else (low, high)
+    none = f"; {unseen.why}" if unseen else f"; no such load is public for {gpu.name}"
+    return Error(low, high, f"{quantity} of servers: {interval_text(low, high)}, from {rows:,.0f} {where}{none}")
+
+
 def attention_error(of: str, query: Any, keys: Any, gpu: str = "") -> Error:
     """Return the 80 % interval of attention by an inference library: of one query a sequence (generation), or more."""
     phase = "generation" if np.all((np.asarray(query) == 1) & (np.asarray(keys) > 1)) else "context"
@@ -334,17 +357,47 @@ def contention_error(gpu: Gpu, strategy: str) -> Contention:
 def joined_error(method: str, seconds: float, *, seen: bool) -> Error:
     """Return the 80 % interval of pairs joined by a method, of the class of its time, on a system in-sample or not.
 
-    Of a method without rows in these classes it is by public rows that no fit saw, else the widest of any other.
+    Of a method without rows in these classes it is by public rows that no fit saw. Without any, as for co-runs in
+    chunks and for hypothetical hardware, it is that of serial pairs and of simulated co-runs together.
     """
     place, words = _class("joined", seconds, lambda bound: f"{bound * 1e6:.0f} us")
     column = "seen" if seen else "left_out"
     if method not in CARRIED["joined"] and (unseen := _unseen(method, "joined", method)):
         return unseen
     if method not in CARRIED["joined"]:
-        known = {name: part for name, rows in CARRIED["joined"].items() for part in rows[column] if part}
-        return _widest(method, known)
+        serial, both = joined_error("sequential", seconds, seen=seen), _corun()
+        low = math.exp(-math.hypot(math.log(serial.low), math.log(both[0])))
+        high = math.exp(math.hypot(math.log(serial.high), math.log(both[1])))
+        return Error(low, high, f"no public row; {interval_text(low, high)}, from serial pairs and {_corun_rows()}")
     classes = CARRIED["joined"][method][column]
     found = classes[place] or max(filter(None, classes), key=lambda one: one[1] / one[0])
     how = "in-sample of the software costs" if seen else "held out of the software costs"
     systems = f"on {found[3]:.0f} system{'s' * (found[3] != 1)}"
     return _measured(f"{method} {words}", found, f"{systems} {how}")
+
+
+def gain_error(method: str, *, seen: bool) -> Error:
+    """Return the 80 % interval of the speedup of a method over the serial pair, relative to the predicted.
+
+    GEMM and collective are the same in both, so it is narrower than that of either time. On a system in-sample or not;
+    of a method that was not measured beside its serial pair it is that of the makespans of simulated co-runs.
+    """
+    found = CARRIED["gain"].get(method)
+    if found is None:
+        low, high = _corun()
+        low, high = 1 / high, 1 / low
+        return Error(low, high, f"speedup: no public row; {interval_text(low, high)}, from {_corun_rows()}")
+    low, high, rows, systems = found["seen" if seen else "left_out"]
+    return Error(
+        low, high, f"speedup of {method}: {interval_text(low, high)}, from {_rows(rows)} on {systems:.0f} systems"
+    )
+
+
+def _corun() -> tuple[float, float]:
+    low, high, *_ = CARRIED["corun"]["makespan"]
+    return low, high
+
+
+def _corun_rows() -> str:
+    *_, rows, systems = CARRIED["corun"]["makespan"]
+    return f"{_rows(rows)} of simulated co-runs on {systems:.0f} systems"

@@ -24,7 +24,7 @@ from weft.lab.left_out import (  # fmt: skip
 from weft.lab.overlaps import FLUX, right_signs
 from weft.lab.ranking import dispatchers_ranked, ranking, replicas_ranked
 from weft.lab.run import Validation
-from weft.lab.serving import loads_left_out
+from weft.lab.serving import kernels_alone, loads_left_out
 from weft.lab.subjects import BoolArray, Predicted, Progress, Subject, errors_of, join_seconds
 
 Protocol = Literal[
@@ -38,11 +38,12 @@ Protocol = Literal[
     "GPU left out",
     "model left out",
     "format left out",
+    "kernels alone",
 ]
 """The rows on which an error counts: a random 30 %, a machine whose rows no fit saw, all, or those of each system or
 method of overlaps with all of its rows left out of the fit of software costs, of each framework of steps, of each
 number of ranks of exchanges, of each GPU of kernels of inference and of served loads, of each model of these, or of
-each format of experts."""
+each format of experts; or served loads by their kernels alone, to which no value of a host is fitted."""
 
 SPLITS = 3
 """Number of random splits over which held-out errors are averaged: small groups depend on the split."""
@@ -148,6 +149,7 @@ def predicted_by(validation: Validation, progress: Progress | None = None) -> di
         ],
         "model left out": loads_left_out(_of_kind(validation, "serving"), "model"),
         "format left out": formats_left_out(_of_kind(validation, "experts")),
+        "kernels alone": kernels_alone(_of_kind(validation, "serving")),
     }
 
 

@@ -13,7 +13,9 @@ import pandas as pd
 
 from weft import hardware
 from weft.kernels.library import served
+from weft.lab.fused import fused_gains
 from weft.lab.load_ratios import load_ratios
+from weft.lab.overlaps import gains
 from weft.lab.subjects import Predicted
 
 GEMM_BOUNDS = (20e-6,)
@@ -34,6 +36,8 @@ SERVED_CLASSES = {
     "serving": ("framework", "layers", "quantity"),
 }
 """The labels by which the intervals of each kind of kernels of inference, and of served loads, are carried."""
+KERNELS_ALONE = ("kernels", "layers", "quantity")
+"""The same for served loads relative to their kernels alone."""
 
 Class = list[float]
 """Both ends of the 80 % interval of measured / predicted, rows and machines of a class; empty without rows."""
@@ -82,10 +86,13 @@ def class_errors(by: Mapping[Any, Sequence[Predicted]]) -> dict[str, Any]:
         "joined": _join_classes(
             *(_timed_rows(_frame(parts, "overlap")) for parts in (shipped, by.get("system left out", ())))
         ),
+        "gain": _gains(shipped, by.get("system left out", ())),
+        "corun": _makespans(shipped),
         "beside": _beside(_frame(shipped, "contention")),
         "exchange": _by(exchanges, "library"),
         **{kind: _by(own[kind], *SERVED_CLASSES[kind]) for kind in tabled},
         "serving": _by(loads, *SERVED_CLASSES["serving"]),
+        "kernels_alone": _by(_latencies(by.get("kernels alone", ())), *KERNELS_ALONE),
         "load_ratio": load_ratios(by.get("model left out", ()) or shipped),
         "gpu_left_out": {kind: _by(apart[kind], *SERVED_CLASSES[kind], of=unmeasured_interval) for kind in tabled},
         "gpus": {
@@ -117,6 +124,7 @@ def class_coverage(by: Mapping[Any, Sequence[Predicted]]) -> dict[str, dict[str,
     rows["collective"] = _sized(moved, COLLECTIVE_BOUNDS, "bytes"), ("machine", "collective", "size")
     rows["exchange"] = _frame(by.get("ranks left out", ()), "exchange"), ("library",)
     rows["serving"] = loads, SERVED_CLASSES["serving"]
+    rows["kernels_alone"] = _latencies(by.get("kernels alone", ())), KERNELS_ALONE
     apart: dict[str, tuple[pd.DataFrame, Sequence[str]]]
     apart = {kind: (_frame(by.get("GPU left out", ()), kind), SERVED_CLASSES[kind]) for kind in tabled}
     apart["gemm"] = _sized(left, GEMM_BOUNDS, "measured"), ("size",)
@@ -126,7 +134,7 @@ def class_coverage(by: Mapping[Any, Sequence[Predicted]]) -> dict[str, dict[str,
             "a fifth of its rows": _inside(*rows[kind], folds=True),
             "its GPU": _inside(*apart[kind], folds=False) if kind in apart else [],
         }
-        for kind in ("gemm", "collective", "exchange", *SERVED_CLASSES)
+        for kind in ("gemm", "collective", "exchange", *SERVED_CLASSES, "kernels_alone")
     }
     return {kind: {what: of for what, of in each.items() if of} for kind, each in found.items()}
 
@@ -211,6 +219,12 @@ def _frame(parts: Sequence[Predicted], kind: str) -> pd.DataFrame:
     return rows.assign(off=off, ratio=(rows["measured"] / rows["predicted"]).astype(float))
 
 
+def _latencies(parts: Sequence[Predicted]) -> pd.DataFrame:
+    """The rows of served loads that state a latency, TTFT or TPOT."""
+    rows = _frame(parts, "serving")
+    return rows[rows["quantity"].isin(["TTFT", "TPOT"])]
+
+
 def _gemms(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["dtype"].isin(_MULTIPLIED)]
 
@@ -235,6 +249,36 @@ def _join_classes(shipped: pd.DataFrame, left: pd.DataFrame) -> dict[str, dict[s
         ]
         found[way] = {"seen": seen, "left_out": wider}
     return found
+
+
+def _gains(shipped: Sequence[Predicted], left: Sequence[Predicted]) -> dict[str, dict[str, Class]]:
+    """By way to join: speedups over the serial pair as shipped, and with each system left out, no surer."""
+    pairs = fused_gains(shipped).assign(join=lambda rows: rows["method"])
+    found: dict[str, dict[str, Class]] = {}
+    each = [_ratios(pd.concat([gains(parts), pairs])) for parts in (shipped, left)]
+    for way in sorted(set(each[0]["join"])):
+        seen, unseen = (interval(some, rows) for rows in each if len(some := rows[rows["join"] == way]))
+        found[way] = {"seen": seen, "left_out": [min(seen[0], unseen[0]), max(seen[1], unseen[1]), *unseen[2:]]}
+    return found
+
+
+def _ratios(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.assign(ratio=(rows["measured"] / rows["predicted"]).astype(float), machine=rows["system"])
+
+
+def _makespans(shipped: Sequence[Predicted]) -> dict[str, Class]:
+    """The time that a GEMM and a collective take in all in a co-run.
+
+    Rows are of two systems alone, whose bias says nothing of others: the interval is as wide below as above.
+    """
+    parts = [part for part in shipped if part.subject.kind in ("corun", "contention")]
+    if not parts:
+        return {}
+    rows = pd.concat([part.frame().assign(system=part.subject.kind) for part in parts])  # each is of one system
+    rows = _ratios(rows[rows["quantity"] == "makespan"])
+    low, high, *counts = interval(rows, rows)
+    most = max(1 / low, high)
+    return {"makespan": [round(1 / most, 3), most, *counts]}
 
 
 def interval(rows: pd.DataFrame, kind: pd.DataFrame) -> Class:

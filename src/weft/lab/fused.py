@@ -166,9 +166,15 @@ def right_signs(predictions: Sequence[Predicted]) -> tuple[int, int]:
     Every fused row is compared with each way to run its case serially: by the library and by copy engines. Rows with
     the GEMM alone as measured count where there are some, else those predicted from the shape.
     """
+    rows = fused_gains(predictions)
+    return int(((rows["predicted"] > 1) == (rows["measured"] > 1)).sum()), len(rows)
+
+
+def fused_gains(predictions: Sequence[Predicted]) -> pd.DataFrame:
+    """Return fused rows, each with every way to run its case serially: the speedup, predicted and measured."""
     parts = [part for part in predictions if part.subject.kind == "fused"]
     if not parts:
-        return 0, 0
+        return pd.DataFrame({name: [] for name in ("predicted", "measured", "method", "system")})
     case = ["system", "op", "m", "n", "k", "gemm_dtype", "quant"]
     frames = []
     for part in parts:
@@ -181,8 +187,7 @@ def right_signs(predictions: Sequence[Predicted]) -> tuple[int, int]:
     serial = every["method"].isin([SEQUENTIAL, "mori-split", _SEPARATE])
     before = every[serial].groupby([*case, "method"], dropna=False)[["predicted", "measured"]].median()
     both = every[~serial].merge(before.reset_index(), on=case, suffixes=("", "_before"))
-    right = (both["predicted"] < both["predicted_before"]) == (both["measured"] < both["measured_before"])
-    return int(right.sum()), len(both)
+    return both.assign(**{name: both[f"{name}_before"] / both[name] for name in ("predicted", "measured")})
 
 
 FUSED = RowKind(

@@ -250,21 +250,29 @@ def right_signs(predictions: Sequence[Predicted], within: str | None = FLUX) -> 
 
     `within` names the range of rows that count, Flux's own comparisons by default; None: every overlapped row.
     """
+    rows = gains(predictions, within)
+    if within == FLUX:
+        rows = rows[rows["method"].isin(FLUX_METHODS)]
+    return int(((rows["predicted"] > 1) == (rows["measured"] > 1)).sum()), len(rows)
+
+
+def gains(predictions: Sequence[Predicted], within: str | None = None) -> pd.DataFrame:
+    """Return overlapped rows with their speedup over the sequence, predicted and measured.
+
+    `within` is as in `right_signs`.
+    """
     parts = [part for part in predictions if part.subject.kind == "overlap"]
     if not parts:
-        return 0, 0
+        return pd.DataFrame({name: [] for name in ("predicted", "measured", "method", "join", "system")})
     every = pd.concat([part.frame().assign(counted=part.subject.ranges[within] if within else True) for part in parts])
     sequence = every["method"] == SEQUENTIAL
     before = every[sequence][["predicted", "measured"]].add_suffix("_before")
     rows = every[~sequence & every["counted"]].join(before[~before.index.duplicated(keep="last")])
-    if within == FLUX:
-        rows = rows[rows["method"].isin(FLUX_METHODS)]
-    gains = [
-        rows[value].where(rows["quantity"] == "speedup", rows[f"{value}_before"] / rows[value])
+    speedups = {
+        value: rows[value].where(rows["quantity"] == "speedup", rows[f"{value}_before"] / rows[value])
         for value in ("predicted", "measured")
-    ]
-    known = gains[0].notna()
-    return int(((gains[0] > 1) == (gains[1] > 1))[known].sum()), int(known.sum())
+    }
+    return rows.assign(**speedups)[speedups["predicted"].notna()]
 
 
 def _check_cell(line: int, row: Mapping[str, Any]) -> None:

@@ -100,6 +100,8 @@ class ClosedLoop:
     alike: bool
     version: str = ""
     recipe: ServerRecipe = DEFAULTS
+    vendor: bool = False
+    """Whether the vendor's libraries run the operators, and not the framework's kernels."""
 
     def served(self, host: float | None = None, outside: float | None = None, launch: float | None = None) -> Steady:
         """Its steady state as a benchmark sees it; InputError without room.
@@ -107,7 +109,7 @@ class ClosedLoop:
         A host's own time for each step [s] and a request's time outside of steps, tokenizer aside, [s] may be given.
         """
         where = self.model, self.gpu, self.gpus, self.ep, self.framework, self.dtype, self.weights, self.kv_dtype
-        times, how = _deploy_model(*where, self.version)
+        times, how = _deploy_model(*where, self.version, self.vendor)
         mixes = how.policy != "sglang"
         prompt, answer = (size if self.alike else round(size * _DRAWN) for size in (self.prompt, self.answer))
         most = how.cache_bytes // times.forward.cache(prompt + answer)
@@ -137,14 +139,24 @@ class ClosedLoop:
 
 @cache
 def _deploy_model(
-    model: str, gpu: str, gpus: int, ep: int, framework: str, dtype: str, weights: str, kv_dtype: KvDtype, version: str
+    model: str,
+    gpu: str,
+    gpus: int,
+    ep: int,
+    framework: str,
+    dtype: str,
+    weights: str,
+    kv_dtype: KvDtype,
+    version: str,
+    vendor: bool,
 ) -> tuple[StepTimes, ServingDefaults]:
     where = hardware.system(f"{gpus}x{gpu}")
     plan = ServingPlan(
         tp=gpus, ep=ep, dtype=dtype, weights=weights, kv_dtype=kv_dtype, library=framework,
         framework=with_version(framework, version),
     )  # fmt: skip
-    forward = Forward(load_model(model), where, plan)
+    runs = replace(plan, library=None, framework=None) if vendor else plan
+    forward = Forward(load_model(model), where, runs)
     return StepTimes(forward), serves(forward, plan)
 
 
@@ -152,6 +164,7 @@ QUANTITIES: Mapping[str, str] = {"TPOT": "tpot_s", "TTFT": "ttft_s", "throughput
 """The column of each quantity."""
 _KNOBS = ("host", "frontend", "launch")
 """What a fit may change of a framework: times of its host for each step, each request and each launch [s]."""
+_VENDOR = "vendor"
 
 
 def _quantities(checked: Measurements) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -173,7 +186,12 @@ def _query(row: Mapping[str, Any], machine: RowMachine) -> Query:
 def _predict_quantity(
     rows: Columns, machine: RowMachine, quantity: str, kind: str, loop: ClosedLoop | PooledLoop
 ) -> float:
-    """A quantity of one row, for values of "host.FRAMEWORK", "frontend.FRAMEWORK" and "launch.FRAMEWORK" [s]."""
+    """A quantity of one row, for values of "host.FRAMEWORK", "frontend.FRAMEWORK" and "launch.FRAMEWORK" [s].
+
+    With a value of `_VENDOR`, the vendor's libraries run the operators.
+    """
+    if _VENDOR in machine.values and isinstance(loop, ClosedLoop):
+        loop = replace(loop, vendor=True)
     found = loop.served(*(machine.values.get(f"{name}.{loop.framework}") for name in _KNOBS))
     if quantity == "throughput":
         prompt, answer = loop.tokens
@@ -328,4 +346,19 @@ def loads_left_out(subjects: Sequence[Subject], label: str) -> list[Predicted]:
         values = hosts([one.take(~_which(one, label, name)) for one in subjects])
         own = [one.take(_which(one, label, name)) for one in subjects]
         done += [predict_subject(one, values) for one in own if len(one)]
+    return done
+
+
+def kernels_alone(subjects: Sequence[Subject]) -> list[Predicted]:
+    """Predict served loads by their kernels alone, without the host's times, as `weft.prefill` and `weft.decode` do.
+
+    Each row counts twice: with the `kernels` of its framework, and with those of the vendor.
+    """
+    hostless = {f"{name}.{framework}": 0.0 for name in _KNOBS for framework in KITS}
+    done = []
+    for vendor in (False, True):
+        for one in subjects:
+            named = _VENDOR if vendor else one.labels["framework"]
+            labelled = replace(one, labels=one.labels.assign(kernels=named))
+            done.append(predict_subject(labelled, {**hostless, **({_VENDOR: 1.0} if vendor else {})}))
     return done

@@ -186,14 +186,6 @@ class GraphStepReport(Report["GraphStep"]):
         return self.answer.gpu
 
 
-_SERVED = (
-    "expected error: on one H100, GEMMs of whole passes are within 4% and attention 3 to 12% short; plain PyTorch in a "
-    "CUDA graph takes 11 to 21% longer (prompts 6 to 15%), for operators that it does not fuse. Host, sampling and "
-    "scheduler are not counted: a server is slower still"
-)
-"""Errors of passes of Llama-3-8B against measurements of one H100, `docs/deviations.md`."""
-
-
 def _more(answer: Step) -> str:
     """Return how much higher the peak of a recipe's GEMMs is than the one that utilization is relative to, if it is."""
     gpu, operands = answer.system.gpu, answer.plan.recipe.operands
@@ -224,12 +216,13 @@ class InferenceReport(SystemReport["Inference"]):
         batch = f"batch {answer.batch} x {answer.tokens:,} tokens"
         if answer.cached:
             batch += f" after {answer.cached:,} cached tokens each"
-        lead = f"{model}: prefill {seconds(answer.seconds)} (TTFT without queueing), {batch}"
+        server = "80 % interval of a server {} to {}".format(*map(seconds, answer.interval_s))
+        lead = f"{model}: prefill {seconds(answer.seconds)} (TTFT without queueing; {server}), {batch}"
         if answer.phase == "decode":
             drafts = ""
             if answer.step_s > answer.seconds:
                 drafts = f" ({answer.tokens_per_step:.3g} tokens per iteration of {seconds(answer.step_s)})"
-            lead = f"{model}: ITL {seconds(answer.seconds)}{drafts}, {batch} of context"
+            lead = f"{model}: ITL {seconds(answer.seconds)}{drafts} ({server}), {batch} of context"
         rate = f"; {answer.tokens_per_s:,.0f} tokens/s"
         if answer.replicas > 1:
             rate += f", {answer.replicas * answer.tokens_per_s:,.0f} on the {answer.replicas} replicas of the system"
@@ -239,7 +232,7 @@ class InferenceReport(SystemReport["Inference"]):
 
     def notes(self) -> list[str]:
         """Return what a reader must know, and last how sure this is."""
-        return [*self.answer.notes, _SERVED]
+        return [*self.answer.notes, f"expected error: {self.answer.error.why}"]
 
     def tables(self) -> list[Table]:
         """Return the waterfall, and what each GPU holds."""

@@ -13,7 +13,7 @@ from weft.core.contrast import UNRESOLVED
 from weft.core.errors import InputError, UnknownNameError, check_name, check_type, check_whole, show_value
 from weft.core.options import SUSTAINED, Fidelity, RunOptions
 from weft.core.units import Dimension, parse
-from weft.estimate.errors import Error, joined_error
+from weft.estimate.errors import Error, gain_error, joined_error
 from weft.graph import Collective, Driver, Edge, Gemm, Graph, Node
 from weft.graph.collective import PairForm
 from weft.hardware import Described, System
@@ -37,6 +37,8 @@ _HALF_OCTAVES = (1.0, 1.5)
 class FuseOption(NamedTuple):
     """One way to run both: its time [s], the factors of its 80 % interval and why, and its speedup over serial.
 
+    `low` and `high` are the ends of the speedup's 80 % interval, and `gain` its factors and why.
+
     `chunks` counts the parts of a pair whose chunks co-run; None for a method that joins the pair itself. `needs` names
     hardware that the system lacks.
     """
@@ -48,6 +50,7 @@ class FuseOption(NamedTuple):
     speedup: float
     low: float
     high: float
+    gain: Error
     needs: str = ""
 
     @property
@@ -145,7 +148,8 @@ class FuseAdvice(Answer):
             {
                 "method": one.method, "chunks": one.chunks, "seconds": one.seconds,
                 "seconds_80": one.error.around(one.seconds), "speedup": one.speedup,
-                "speedup_80": (one.low, one.high), "verdict": one.verdict, "why": one.error.why, "needs": one.needs,
+                "speedup_80": (one.low, one.high), "verdict": one.verdict, "why": one.error.why,
+                "speedup_why": one.gain.why, "needs": one.needs,
             }
             for one in self.options
         ]  # fmt: skip
@@ -400,9 +404,10 @@ class _Pair:
         for name, chunks, seconds in found:
             # one chunk is the serial pair on other engines
             error = joined_error(SEQUENTIAL if chunks == 1 else name, seconds, seen=seen)
-            speedup = before / seconds
-            ends = (1.0, 1.0) if name == SEQUENTIAL else (speedup / error.high, speedup / error.low)
-            yield FuseOption(name, chunks, seconds, error, speedup, *ends, OVERLAPS[name].missing_hardware(self.system))
+            speedup, off = before / seconds, gain_error(name, seen=seen)
+            ends = (1.0, 1.0) if name == SEQUENTIAL else off.around(speedup)
+            needs = OVERLAPS[name].missing_hardware(self.system)
+            yield FuseOption(name, chunks, seconds, error, speedup, *ends, off, needs)
 
 
 def _chunk_graph(form: PairForm, gemm: Gemm, moved: Collective, chunks: int) -> Graph:

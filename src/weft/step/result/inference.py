@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from weft.core.answer import Answer, to_plain
+from weft.estimate.errors import Error, kernels_error
 from weft.models.formats import BF16, ServedFormat
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ class Inference(Answer):
         return to_plain(
             phase=self.phase, model=self.model.name, system=self.system.label, tp=self.plan.tp, replicas=self.replicas,
             dtype=self.format.dtype, weights=self.format.weights, overlap=self.plan.overlap, batch=self.batch,
-            tokens=self.tokens, cached=self.cached, chunk=self.chunk, latency_s=self.seconds, step_s=self.step_s,
+            tokens=self.tokens, cached=self.cached, chunk=self.chunk, latency_s=self.seconds,
+            interval_80_s=self.interval_s, evidence=self.error.why, step_s=self.step_s,
             tokens_per_step=self.tokens_per_step, tokens_per_s=self.tokens_per_s,
             tokens_per_s_per_gpu=self.tokens_per_s_per_gpu, parts=self.parts, weight_bytes_per_gpu=self.weights,
             kv_cache_bytes_per_gpu=self.cache, state_bytes_per_sequence=self.state, capacity_bytes=self.capacity,
@@ -71,6 +73,17 @@ class Inference(Answer):
     def seconds(self) -> float:
         """Latency of the step [s]: to the first token in prefill, of each token in decode."""
         return float(sum(self.parts.values()))
+
+    @property
+    def error(self) -> Error:
+        """The 80 % interval of the TPOT of servers, of the TTFT in prefill, relative to the kernels' time."""
+        kernels = self.plan.operators.partition("@")[0]  # those of a version, without it
+        return kernels_error(kernels, bool(self.model.experts), self.phase == "prefill", self.system.gpu)
+
+    @property
+    def interval_s(self) -> tuple[float, float]:
+        """Both ends of the 80 % interval of the latency as a server has it [s]."""
+        return self.error.around(self.seconds)
 
     @property
     def replicas(self) -> int:
