@@ -165,8 +165,8 @@ STEP_HEAD = """# Written by docs/errors.py (make validate), from what `weft vali
 # GPU, rows, and the share if the ends leave them out, too. `ratio`: half the 80 % interval of ln(measured / predicted)
 # of the ratio of two steps by what they differ in, pairs, rows; for what-ifs, as a share of what changes. `called`:
 # pairs, pairs that the interval calls, of those right, and pairs inside it, each by pairs of other models.
-# `classes`: mean ln(measured / predicted), rows,
-# kinds of work (model and number of GPUs), least and most GPUs, by GPU and framework.
+# `traits`: rows of plans with each format, axis and schedule. `classes`: mean ln(measured / predicted), rows, kinds of
+# work (model and number of GPUs), least and most GPUs, by GPU and framework.
 """
 
 
@@ -181,7 +181,7 @@ def step_toml(found: Mapping[str, Any]) -> str:
                 parts += (
                     [f"{name}.{one} = {json.dumps(of)}" for one, of in value.items()]
                     if nested
-                    else [f"{name} = {json.dumps(value)}"]
+                    else [f"{name if name.isidentifier() else json.dumps(name)} = {json.dumps(value)}"]
                 )
             parts.append("")
     return "\n".join(parts)

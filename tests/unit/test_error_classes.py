@@ -41,7 +41,8 @@ MOVED = part(
 )  # fmt: skip
 PIECES = part(
     "overlap", "", [1e-3] * 4, [0.1, 0.1, 0.1, 0.5],
-    {"join": ["async-tp"] * 4, "method": ["a"] * 4, "quantity": ["time"] * 4, "system": ["dgx-h100"] * 3 + ["hgx-a100-4"]},
+    {"join": ["async-tp"] * 4, "method": ["a"] * 4, "quantity": ["time"] * 4,
+     "system": ["dgx-h100"] * 3 + ["hgx-a100-4"]},
 )  # fmt: skip
 CELL = part("contention", "", [1.0, 2.0], [0.02, -0.04], {"quantity": ["makespan"] * 2}, system=["hgx-a100-4"] * 2)
 

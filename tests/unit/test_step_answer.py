@@ -93,6 +93,40 @@ def test_an_interval_is_wider_the_less_is_measured():
     assert own < other < width("mi300x", "of-ours")
 
 
+@pytest.mark.parametrize("mixture", [False, True])
+@pytest.mark.parametrize(
+    ("near", "far", "said"),
+    [
+        ({"gpus": 64}, {"gpus": 1 << 17}, "times as many as measured"),
+        ({"precision": "bf16"}, {"precision": "int2"}, "has int2"),
+        ({"traits": ["PP"]}, {"traits": ["PP", "2-D TP", "SP"]}, "has 2-D TP or SP"),
+    ],
+)
+def test_an_interval_is_wider_for_a_scale_format_or_plan_that_no_measured_step_has(mixture, near, far, said):
+    plain, alike, apart = (
+        step_error(weft.gpu("h100-sxm"), "megatron-bridge", mixture, **how) for how in ({}, near, far)
+    )
+    assert alike == plain
+    assert apart.low < plain.low < plain.high < apart.high
+    assert said in apart.why
+    assert "wider as" not in plain.why
+
+
+def test_scales_and_formats_within_the_measured_ones_leave_the_interval_as_it_is():
+    """Of megatron-bridge on H100 8 to 1,024 GPUs were measured, in bf16 and three formats of 8 bits."""
+    known = step_error(weft.gpu("h100-sxm"), "megatron-bridge")
+    for gpus in (1, 8, 8192):
+        for precision in ("bf16", "fp8-delayed", "fp8-tensorwise"):
+            assert step_error(weft.gpu("h100-sxm"), "megatron-bridge", False, gpus, precision) == known
+
+
+def test_a_plan_found_has_the_interval_of_its_step():
+    plans = weft.plan("llama-3-8b", "8xh100", batch=64, sequence=2048, fix={"precision": "fp8-block"}, refine=0)
+    best = plans.best
+    answer = weft.step("llama-3-8b", "8xh100", best.plan, framework=best.setting.framework, fidelity="estimate")
+    assert answer.error == best.error
+
+
 SPREAD = Spread(0.06, 0.03, 0.05, 0.08, (-1.28, 1.28), (-1.28, 1.28))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import Any, NamedTuple
 
@@ -24,6 +24,9 @@ UNMEASURED_VENDOR = 0.1
 """Standard deviation of ln(measured / predicted) of a vendor without public steps [assumed, 0.05 to 0.15: GEMMs of
 machines left out of the fits are 18 % off, served loads on MI300X and MI355X 10 to 20 %]."""
 
+SCALED = 8
+"""Factor beyond the measured numbers of GPUs up to which errors are as within: inside a class, residuals of rows two to
+eight times apart in scale, or in another format, are no farther apart than those of rows alike."""
 FAR = 0.3
 """ln(measured / predicted) from which a class counts as one with a cause of its own when it speaks of others [assumed,
 0.25 to 0.4: three standard deviations of the other classes]."""
@@ -114,23 +117,47 @@ def _near(one: MeasuredClass, asked: tuple[str, str]) -> float:
     return one.mean if (one.gpu, one.framework) == asked else min(max(one.mean, -FAR), FAR)
 
 
-def step_error(gpu: Gpu, framework: str, mixture: bool = False) -> Error:
+def step_error(
+    gpu: Gpu,
+    framework: str,
+    mixture: bool = False,
+    gpus: int | None = None,
+    precision: str = "",
+    traits: Sequence[str] = (),
+) -> Error:
     """Return the 80 % interval of training steps of a framework on a GPU, of models with or without experts.
 
     The interval follows from the measured steps of the same framework and of the same GPU, each as far as such classes
-    are alike, and is as wide as residuals of rows that it leaves out. Without any measured step of the GPU's vendor it
-    is wider.
+    are alike, and is as wide as residuals of rows that it leaves out. It is wider without any measured step of the
+    GPU's vendor, on more than `SCALED` times the measured number of `gpus`, and for a `precision` or for `traits` of a
+    plan (`weft.step.result.step.plan_traits`) that no measured step has: by how far pairs of plans are apart.
     """
     layers = layers_of(mixture)
     known, spread = classes(layers), _spread(layers)
-    mean, deviation = located(gpu.name, framework, known, spread)
+    mean, deviation = _located(gpu.name, framework, layers)
     own = next((one for one in known if (one.gpu, one.framework) == (gpu.name, framework)), None)
     if gpu.vendor not in measured_vendors():
         deviation = math.hypot(deviation, UNMEASURED_VENDOR)
+    what, wider = "models with experts" if mixture else "dense models", []
+    least, most = own.gpus if own else (min(one.gpus[0] for one in known), max(one.gpus[1] for one in known))
+    if gpus is not None and (apart := max(gpus / most, least / gpus)) > SCALED:
+        deviation = math.hypot(deviation, spread.work * math.log(apart / SCALED, SCALED))
+        wider.append(f"wider as {gpus:,} GPUs are {apart:,.0f} times as {'many' if gpus > most else 'few'} as measured")
+    pairs, measured = _CARRIED["ratio"][layers_of(mixture=False)], _CARRIED["traits"][layers]
+    unlike = {"precision": [precision] if precision else [], "plan": traits}
+    for change, named in unlike.items():
+        if unmeasured := [one for one in named if one not in measured]:
+            deviation = math.hypot(deviation, float(pairs[change][0]) / NORMAL_80)
+            wider.append(f"wider as no measured step of {what} has {' or '.join(unmeasured)}")
     below, above = spread.known if own else spread.new
     low, high = (math.exp(mean + at * deviation) for at in (below, above))
-    what = "models with experts" if mixture else "dense models"
-    return Error(low, high, f"{interval_text(low, high)}, from {_evidence(gpu, framework, what, known, own)}")
+    rows = "; ".join([_evidence(gpu, framework, what, known, own), *wider])
+    return Error(low, high, f"{interval_text(low, high)}, from {rows}")
+
+
+@lru_cache(maxsize=256)
+def _located(gpu: str, framework: str, layers: str) -> tuple[float, float]:
+    return located(gpu, framework, classes(layers), _spread(layers))
 
 
 def _evidence(gpu: Gpu, framework: str, what: str, known: Sequence[MeasuredClass], own: MeasuredClass | None) -> str:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from weft.lab.ratios import FEWEST, TAIL, Pairs, by_change, calls, groups, half_
 from weft.lab.steps import predict_step, read_run
 from weft.lab.subjects import Predicted, Subject
 from weft.lab.tables import FloatArray
+from weft.step.result.step import plan_traits
 
 LAYERS: Mapping[str, Sequence[str]] = {"dense": ("dense",), "mixture": ("mixture", "mixture-by-dispatcher")}
 """The classes of rows by which models without and with experts are judged."""
@@ -57,7 +59,7 @@ def step_rows(parts: Sequence[Predicted]) -> pd.DataFrame:
                     "predicted": part.seconds,
                     "residual": np.log(subject.measured / part.seconds),
                     "row": [f"{subject.file}:{line}" for line in rows.index],
-                    "parts": _parts(subject),
+                    **_predicted(subject),
                 }
             )
         )
@@ -65,10 +67,11 @@ def step_rows(parts: Sequence[Predicted]) -> pd.DataFrame:
     return every.assign(plan=every[[*_PLAN]].agg("|".join, axis=1))
 
 
-def _parts(subject: Subject) -> list[Mapping[str, float]]:
-    """Return the parts [s] of each predicted step, by the call that predicts it."""
+def _predicted(subject: Subject) -> dict[str, list[Any]]:
+    """Return the parts [s] of each predicted step, by the call that predicts it, and the traits of its plan."""
     gpu = hardware.gpu(subject.machine)
-    return [predict_step(read_run(row, gpu)).parts for row in subject.rows.to_dict("records")]
+    steps = [predict_step(read_run(row, gpu)) for row in subject.rows.to_dict("records")]
+    return {"parts": [one.parts for one in steps], "traits": [plan_traits(one.plan, one.model) for one in steps]}
 
 
 def step_classes(by: Mapping[Any, Sequence[Predicted]]) -> dict[str, Any]:
@@ -82,11 +85,13 @@ def step_classes(by: Mapping[Any, Sequence[Predicted]]) -> dict[str, Any]:
         "ratio": {"what-if": {}},
         "called": {"what-if": {}},
         "coverage": {},
+        "traits": {},
         "classes": {},
     }
     judged: list[pd.DataFrame] = []
     for layers, kinds in LAYERS.items():
         rows = every[every["layers_kind"].isin(kinds)].reset_index(drop=True)
+        found["traits"][layers] = dict(sorted(Counter(one for each in rows["traits"] for one in each).items()))
         known, rows = measured_classes(rows), rows[rows["framework"] != _ONE_HOST].reset_index(drop=True)
         spread, coverage = fitted_spread(rows, known)
         found["spread"][layers] = {name: _rounded(value) for name, value in spread._asdict().items()}

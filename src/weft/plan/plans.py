@@ -12,8 +12,8 @@ from weft.core.answer import to_plain
 from weft.core.errors import InputError
 from weft.core.options import SUSTAINED, Fidelity, RunOptions
 from weft.core.units import format_time
-from weft.estimate.errors import PLANNED_SCANS, Error, with_scans
-from weft.estimate.step_errors import ratio_error, step_error
+from weft.estimate.errors import Error
+from weft.estimate.step_errors import ratio_error
 from weft.hardware import System
 from weft.models import Transformer, load_model
 from weft.models.counts import hardware_flops, utilisation
@@ -27,7 +27,7 @@ from weft.step.clock import meetings, train
 from weft.step.corun import CoRunWindow
 from weft.step.memory import memory
 from weft.step.result.memory import Memory
-from weft.step.result.step import CONVENTION, RESIDUAL, Step, add_parts, compared, exposed_part
+from weft.step.result.step import CONVENTION, RESIDUAL, Step, add_parts, compared, exposed_part, plan_error
 
 _WORDS = {
     exposed_part("tp"): "tensor-parallel communication",
@@ -60,7 +60,6 @@ ALIKE = 0.02
 of steps, which similar plans mostly share]."""
 _ROOM = 0.025
 """Share of a GPU's memory below which two plans leave as much of it free [assumed, 0.01 to 0.05]."""
-_NO_ERROR = Error(1.0, 1.0, "")
 _FOLLOW = ("dp", "order")
 """Fields of a plan that its command leaves out, as they follow from the others."""
 _STATED = ("batch", "sequence", "zero")
@@ -69,13 +68,12 @@ _STATED = ("batch", "sequence", "zero")
 
 @dataclass(frozen=True)
 class Setting:
-    """What a plan was timed on, and the 80 % interval (`error`) of steps of the framework on the GPU."""
+    """What a plan was timed on."""
 
     model: Transformer
     system: System
     framework: Framework
     options: RunOptions
-    error: Error = _NO_ERROR
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,13 @@ class Planned(PlannedDeployment[TrainingPlan]):
     @property
     def interval_s(self) -> tuple[float, float]:
         """Both ends of the 80 % interval of the step time [s]."""
-        return self.setting.error.around(self.step_time_s)
+        return self.error.around(self.step_time_s)
+
+    @property
+    def error(self) -> Error:
+        """The 80 % interval of measured steps like this plan's, relative to the prediction, and what it rests on."""
+        on = self.setting
+        return plan_error(on.model, on.system, self.plan, on.framework)
 
     def ratio_error(self, other: Planned) -> Error:
         """Return the 80 % interval of the ratio of the step times of two plans, relative to the predicted."""
@@ -204,8 +208,7 @@ class Planned(PlannedDeployment[TrainingPlan]):
         if missing := lacking(launcher, on.model, self.plan):
             return missing
         other = framework(LAUNCHERS[launcher].framework)
-        error = step_error(on.system.gpu, other.name, bool(on.model.experts))
-        found = replace(on, framework=other, error=with_scans(error, PLANNED_SCANS if on.model.linear else 0.0))
+        found = replace(on, framework=other)
         try:
             seconds = train(on.model, on.system, self.plan, other, on.options, "estimate").seconds
             peak = memory(on.model, on.system, self.plan, other).peak

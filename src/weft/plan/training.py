@@ -19,8 +19,6 @@ from weft.core.errors import InputError, check_name, check_type, check_whole, sh
 from weft.core.options import RESERVE, SUSTAINED, RunOptions
 from weft.core.store import Store
 from weft.core.store.task import question
-from weft.estimate.errors import PLANNED_SCANS, with_scans
-from weft.estimate.step_errors import step_error
 from weft.hardware import System
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
@@ -198,7 +196,7 @@ class TrainingSearch(Workload[TrainingPlan | Planned, Planned, Plans]):
             timed=tuple(best),
             refined=len(refined),
             moved=moved,
-            evidence=best[0].setting.error.why,
+            evidence=best[0].error.why,
             launcher=self.launcher,
             notes=(*_notes(len(refined), len(wanted)), *self._search_sentences(best[0].setting.framework)),
             between=self.between,
@@ -266,9 +264,7 @@ class TrainingSearch(Workload[TrainingPlan | Planned, Planned, Plans]):
         """
         gpu = of.system.gpu
         capacity, large = (1 - self.reserve) * gpu.memory.capacity, [np.empty(0)]
-        error = step_error(gpu, of.framework.name, bool(of.model.experts))
-        error = with_scans(error, PLANNED_SCANS if of.model.linear else 0.0)
-        on = Setting(of.model, of.system, of.framework, cache.options, error)
+        on = Setting(of.model, of.system, of.framework, cache.options)
         exchange = exchange and of.exchanges_otherwise
         pruning = None if front is None else Pruning(front, max(fastest, _EXCHANGED * exchange))
 

@@ -8,11 +8,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.core.answer import Answer, to_plain
-from weft.estimate.errors import Error, with_scans
+from weft.estimate.errors import PLANNED_SCANS, Error, with_scans
 from weft.estimate.step_errors import Compared, ratio_error, relative_change, step_error
 from weft.graph import Graph
 from weft.models.counts import hardware_flops, utilisation
 from weft.models.parallel.memory import SavedActivations
+from weft.models.parallel.plan import schedule_name
 
 if TYPE_CHECKING:
     from weft.hardware import System
@@ -298,8 +299,8 @@ class Step(Answer):
     @property
     def error(self) -> Error:
         """The 80 % interval of measured steps like this one, relative to the prediction, and what it rests on."""
-        known = step_error(self.system.gpu, self.framework.name, bool(self.model.experts))
-        return with_scans(known, self.parts.get("scan", 0.0) / self.seconds)
+        share = self.parts.get("scan", 0.0) / self.seconds
+        return plan_error(self.model, self.system, self.plan, self.framework, share)
 
     @property
     def interval_s(self) -> tuple[float, float]:
@@ -314,6 +315,28 @@ class Step(Answer):
     def ratio_error(self, other: Step) -> Error:
         """Return the 80 % interval of the ratio of the times of this step and another, relative to the predicted."""
         return ratio_error(self.compared, other.compared, relative_change(self.parts, other.parts))
+
+
+def plan_error(
+    model: Transformer, system: System, plan: TrainingPlan, framework: Framework, scans: float | None = None
+) -> Error:
+    """Return the 80 % interval of the steps of a plan; `scans` is their share of scans, if known."""
+    precision, *traits = plan_traits(plan, model)
+    known = step_error(system.gpu, framework.name, bool(model.experts), plan.gpus, precision, traits)
+    return with_scans(known, (PLANNED_SCANS if model.linear else 0.0) if scans is None else scans)
+
+
+def plan_traits(plan: TrainingPlan, model: Transformer) -> list[str]:
+    """Return what measured steps either have or not: number format, then axes, schedule, sharding and offload.
+
+    Methods of overlap are none of it: a step with one is compared with the step without.
+    """
+    axes = {"TP": plan.tp, "CP": plan.cp, "PP": plan.pp, "EP": plan.ep if model.experts else 1}
+    kinds = [name for name, degree in axes.items() if degree > 1]
+    kinds += [f"the schedule {schedule_name(plan.schedule).kind}"] * (plan.pp > 1)
+    kinds += [f"ZeRO {plan.zero}"] * bool(plan.zero) + ["hybrid sharding"] * (plan.shard is not None)
+    kinds += [f"offloaded {plan.offload}"] * (plan.offload != "none")
+    return [plan.precision or plan.dtype, *kinds]
 
 
 _APART = ("dp", "dtype", "precision", "dispatcher", "expert_load", "overlap")
