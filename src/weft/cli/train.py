@@ -146,15 +146,16 @@ _BEHIND = "weft.cli.train.behind"
 )
 @option(
     "--launch",
-    "The launch file of the run: a script with Megatron-LM's arguments, overrides of Megatron-Bridge or NeMo, "
-    "torchtitan's TOML, DeepSpeed's JSON, YAML of AutoModel, NeMo or Primus. MODEL can be left out where the file "
-    "describes it. Arguments of a script follow behind --, as in: weft step --launch run.sh --system 8xh100 -- 8b 4",
+    "The launch file of the run: a script, a recipe or overrides of Megatron-Bridge, torchtitan's TOML, DeepSpeed's "
+    "JSON, YAML of AutoModel, NeMo, Primus, HyperPod, Axolotl, LLaMA-Factory, TRL or Accelerate. MODEL can be left out "
+    "where the file describes it. Arguments of a script "
+    "follow behind --, as in: weft step --launch run.sh --system 8xh100 -- 8b 4",
     click.Path(path_type=Path),
     metavar="FILE",
 )
 @option(
     "--define",
-    "State a variable of the script of --launch, like TP=4, which it does not set, or sets otherwise; repeatable.",
+    "State a variable of the file of --launch, like TP=4, which it does not set, or sets otherwise; repeatable.",
     name="define",
     multiple=True,
     callback=assignments,

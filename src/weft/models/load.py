@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from weft.core.catalog import Shelf, is_file
@@ -39,6 +40,39 @@ def load_model(name_or_path: Transformer | str | Path) -> Transformer:
         return from_config(Path(name_or_path))
     found = _SHELF.read(Path(name_or_path) if _names_file(name_or_path) else name_or_path)
     return Transformer.from_leaves(found.about, found.leaves, found.file)
+
+
+def named_model(name: str) -> str:
+    """Return the model of the catalogue that a name on Hugging Face, or of a folder of weights, means; "" for none.
+
+    What names add for a fine-tuned, dated or quantized release of the same dimensions does not count.
+
+    >>> named_model("nvidia/Llama-3.3-70B-Instruct-FP8")
+    'llama-3-70b'
+    """
+    wanted = _plain_name(name)
+    known = {_plain_name(each): each for each in model_names()}
+    return _SAME_DIMENSIONS.get(wanted) or known.get(wanted, "")
+
+
+def _plain_name(name: str) -> str:
+    """Return the letters and digits of a name that say which model it is."""
+    plain = name.rstrip("/").rpartition("/")[2].lower().replace("_", "-").removesuffix(".yaml").removeprefix("meta-")
+    while (shorter := _RELEASE.sub("", plain)) != plain:
+        plain = shorter
+    return re.sub(r"[^a-z0-9]", "", plain)
+
+
+_RELEASE = re.compile(
+    r"-(instruct|base|chat|it|hf|thinking|pt|v[0-9]\.[0-9]|[0-9]{4}|fp8|fp4|bf16|nvfp4|mxfp4|awq|gptq|int4|int8|w4a16|w8a8|"
+    r"w8a16|dynamic|block|kv|model|opt|channel|quantized(\.w[0-9]+a[0-9]+)?)$"
+)
+_SAME_DIMENSIONS = {
+    "llama318b": "llama-3-8b", "llama3170b": "llama-3-70b", "llama3370b": "llama-3-70b", "llama38b": "llama-3-8b",
+    "deepseekr1": "deepseek-v3", "deepseekv31": "deepseek-v3", "minimaxm21": "minimax-m2", "minimaxm25": "minimax-m2",
+    "deepseekr1distillllama8b": "llama-3-8b", "deepseekr1distillllama70b": "llama-3-70b",
+}  # fmt: skip
+"""Later releases with the dimensions of an earlier one (config.json of the released weights)."""
 
 
 def _refuse_other_names(name: str) -> None:

@@ -15,14 +15,18 @@ from weft.core.options import SUSTAINED, Fidelity, RunOptions
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.models.block import FusionStyle, Tokens, layer
+from weft.models.load import named_model
 from weft.models.parallel.complete import check_stated
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.framework import framework as framework_of
+from weft.plan.documents import find_beside
 from weft.step.queries import step
 from weft.step.result.step import Step
 
 _LISTED = 12
 """Most arguments that a note lists."""
+_IDLE_LISTED = 3
+"""Most arguments without effect that a note lists for each reason."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +35,12 @@ class Launched(Record):
 
     `fields` are those of `weft.TrainingPlan` that the file states, `settings` what it changes in the defaults of the
     `framework`, `style` what it changes in the operators that the framework writes. `used` says of each argument what
-    it became, `without_effect` lists those that change neither time nor memory of a step, `not_modelled` says in which
+    it became, `without_effect` why others change neither time nor memory of a step, `not_modelled` says in which
     direction an argument that Weft does not follow changes them, and `not_understood` lists unknown ones. `gpus` is
     how many the file asks for, if it says. `local_batch` are the sequences of each replica in a step, `accumulation`
     the micro-batches of each, and `replica_groups` the groups of replicas that shard by themselves. `trains` names the
-    model where the file does so and the catalogue does not have it.
+    model where the file does so and the catalogue does not have it. `defaults` are fields that the file leaves to its
+    launcher, with the launcher's own defaults; options state others.
     """
 
     launcher: str
@@ -45,7 +50,7 @@ class Launched(Record):
     settings: Mapping[str, Any] = field(default_factory=dict)
     style: Mapping[str, Any] = field(default_factory=dict)
     used: Mapping[str, str] = field(default_factory=dict)
-    without_effect: tuple[str, ...] = ()
+    without_effect: Mapping[str, str] = field(default_factory=dict)
     not_modelled: Mapping[str, str] = field(default_factory=dict)
     not_understood: tuple[str, ...] = ()
     gpus: int | None = None
@@ -54,6 +59,7 @@ class Launched(Record):
     accumulation: int | None = None
     replica_groups: int = 1
     trains: str = ""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def step(
         self,
@@ -107,7 +113,7 @@ class Launched(Record):
         for name in stated:
             if name in self.fields and stated[name] != self.fields[name]:
                 raise InputError(f"the launch file has {name} {self.fields[name]}, not {stated[name]}; change it there")
-        fields = check_stated({**self.fields, **stated, **instead})
+        fields = check_stated({**self.defaults, **self.fields, **stated, **instead})
         replicas = max(gpus // (fields.get("tp", 1) * fields.get("pp", 1) * fields.get("cp", 1)), 1)
         if "batch" not in instead and "micro_batch" not in instead:
             self._accumulate(fields, replicas)
@@ -140,12 +146,24 @@ class Launched(Record):
                 + "; DeepSpeed refuses it, state one of them otherwise"
             )
 
+    def _idle(self) -> dict[str, list[str]]:
+        """Return the arguments without effect by the reason."""
+        found: dict[str, list[str]] = {}
+        for name, reason in self.without_effect.items():
+            found.setdefault(reason, []).append(name)
+        return found
+
     def _reading_notes(self, model: Transformer) -> Iterator[str]:
         """Yield what a reader must know of how the file was read."""
         own = model if self.model is None else self.model
         if (model.layers, model.hidden) != (own.layers, own.hidden):
             yield f"The launch file describes another model than {model.title}, which was timed."
-        yield f"Read from the launch file: {len(self.used)} arguments used, {len(self.without_effect)} without effect."
+        idle = "; ".join(f"{reason}: {_list_names(names, _IDLE_LISTED)}" for reason, names in self._idle().items())
+        several = f"{len(self.without_effect)} without effect" + (f" ({idle})" if idle else "")
+        yield f"Read from the launch file: {len(self.used)} arguments used, {several}."
+        if left := {name: value for name, value in self.defaults.items() if name not in self.fields}:
+            said = ", ".join(f"{name} {value}" for name, value in left.items())
+            yield f"Left open by the launch file, with {self.launcher}'s default unless an option states it: {said}."
         if self.not_modelled:
             yield f"Not modelled: {_list_names([f'{name} ({effect})' for name, effect in self.not_modelled.items()])}."
         if self.not_understood:
@@ -153,9 +171,39 @@ class Launched(Record):
         yield from self.notes
 
 
-def _list_names(names: tuple[str, ...] | list[str]) -> str:
-    more = len(names) - _LISTED
-    return ", ".join(names[:_LISTED]) + (f" and {more} more" if more > 0 else "")
+def find_model(name: str, file: str) -> tuple[Transformer | None, str]:
+    """Return the model that a launch file names, and the name; None and "" where it names none.
+
+    A name is one on Hugging Face, that of a file of settings, or a folder of weights beside the launch file.
+    """
+    if not name:
+        return None, ""
+    if known := named_model(name):
+        return load_model(known), name
+    config = find_beside(f"{name}/config.json", file)
+    return (load_model(config) if config else None), name
+
+
+def combine(first: Launched, second: Launched) -> Launched:
+    """Return the run that two parts of a launch state together, in the framework and with the operators of the second.
+
+    Raises ConfigError for a field that they state differently.
+    """
+    for name, value in first.fields.items():
+        if second.fields.get(name, value) != value:
+            raise InputError(f"{first.launcher} has {name} {value}, and {second.launcher} {second.fields[name]}; "
+                             "state one of them")  # fmt: skip
+    merged = ("fields", "settings", "style", "used", "without_effect", "not_modelled", "defaults")
+    taken = ("model", "gpus", "accumulation", "trains", "local_batch")
+    both: dict[str, Any] = {name: {**getattr(first, name), **getattr(second, name)} for name in merged}
+    both |= {name: getattr(second, name) or getattr(first, name) for name in taken}
+    both |= {name: (*getattr(first, name), *getattr(second, name)) for name in ("not_understood", "notes")}
+    return replace(second, **both)
+
+
+def _list_names(names: tuple[str, ...] | list[str], most: int = _LISTED) -> str:
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def _operators_of(model: Transformer, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from weft.core.errors import ConfigError
+from weft.plan.documents import to_words
 from weft.plan.launched import Launched
-from weft.plan.read_torchtitan import flatten, to_words
 from weft.plan.reading import ArgumentReader
 
 _PROGRAM = "The JSON leaves recomputation and the length of sequences to the program: --recompute, --sequence."
 _HALF = "The JSON states no number format; bf16 is taken, DeepSpeed by itself computes in fp32 (--dtype fp32)."
 
 
-def read_deepspeed(document: Mapping[str, Any], file: str) -> Launched:
-    """Return the run that a DeepSpeed JSON configures; what it leaves to the program ("auto") is not stated."""
-    if isinstance(zero := document.get("zero_optimization"), bool):  # as configurations of 2020 have it
-        document = {**document, "zero_optimization": {"stage": int(zero)}}
-    if "bfloat16" in document:
-        document = {"bf16": document["bfloat16"], **{name: document[name] for name in document if name != "bfloat16"}}
-    flat = dict(flatten(document, file))
+def read_deepspeed(settings: Mapping[str, Any], file: str) -> Launched:
+    """Return the run that DeepSpeed's settings, by dotted names, state; what is left to the program is not stated."""
+    flat = {re.sub(r"^bfloat16\.", "bf16.", name): value for name, value in settings.items()}
+    if isinstance(zero := flat.get("zero_optimization"), bool):  # as configurations of 2020 have it
+        flat = {name: each for name, each in flat.items() if name != "zero_optimization"}
+        flat["zero_optimization.stage"] = int(zero)
     read = ArgumentReader({name: to_words(value) for name, value in flat.items() if value != "auto"}, file, "")
     left = tuple(name for name, value in flat.items() if value == "auto")
     notes = [f"Left to the program (auto): {', '.join(left)}."] if left else []
@@ -78,7 +78,7 @@ def _shard(read: ArgumentReader, fields: dict[str, Any]) -> None:
         if fields.get("zero") == 3:
             fields["shard"] = each
         else:
-            read.idle("zero_optimization.zero_hpz_partition_size")
+            read.idle("zero_optimization.zero_hpz_partition_size", "of ZeRO stage 3")
 
 
 def _offload(read: ArgumentReader, fields: dict[str, Any]) -> None:

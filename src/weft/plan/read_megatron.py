@@ -6,16 +6,17 @@ The same names are overrides of Megatron-Bridge and NeMo, and settings of their 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
-from weft.core.errors import ConfigError, InputError
+from weft.core.errors import ConfigError
+from weft.core.files import packaged_toml
 from weft.models import Transformer
 from weft.plan.launch_training import MODULES, RECIPE_FLAGS
 from weft.plan.launched import Launched
 from weft.plan.read_layers import read_layers
-from weft.plan.reading import ArgumentReader, Machine
-from weft.plan.script import Arguments, Command, Script, flags, read_script
+from weft.plan.reading import ArgumentReader
 
 _TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "Llama3Tokenizer": 128256}
 """Rows that tokenizers of a known vocabulary need."""
@@ -36,119 +37,16 @@ _GRAPHED = ("attn", "mamba", "mlp", "moe", "moe_router", "moe_preprocess")
 
 SHAPES = frozenset(("num-layers", "tensor-model-parallel-size", "micro-batch-size", "global-batch-size"))
 """Arguments that identify a run: at least one is present."""
-_TRAINS = frozenset(("micro-batch-size", "global-batch-size", "train-iters", "train-samples"))
-_CONVERTS = re.compile(r"convert|preprocess|tools/|merge_|inference|evaluate", re.IGNORECASE)
-_OVERRIDE = re.compile(r"([~+]*)((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:=(.*))?", re.DOTALL)
 _SECTIONS = frozenset((
     "model", "train", "optimizer", "ddp", "comm_overlap", "mixed_precision", "dataset", "data", "trainer", "strategy",
     "config", "cfg", "scheduler", "checkpoint", "logger", "dist", "rng", "tokenizer", "profiling", "recipe", "optim",
     "plugins", "callbacks", "resume", "log", "validation", "rerun_state_machine", "ft", "straggler", "peft",
-    "tensor_model_parallel", "overrides", "modules", "pre_trainer", "megatron_cfg",
+    "tensor_model_parallel", "overrides", "modules", "pre_trainer", "megatron_cfg", "training_config", "engine",
+    "override_transformer_config", "override_optimizer_config", "training",
 ))  # fmt: skip
 """Parts of the names of overrides that belong to the run itself, not to a draft or a teacher beside it."""
-_RECIPE = "What the overrides leave to the recipe of the model has Weft's defaults, such as TP 1."
-
-
-# -- scripts
-
-
-def read_commands(
-    text: str, file: str, arguments: tuple[str, ...], defined: Mapping[str, str], machine: Machine | None
-) -> Launched | None:
-    """Return the run that a script starts, by Megatron-LM's arguments or by overrides; None if it starts none."""
-    if not re.search(r"(num|tensor|micro|global|seq)[-_](layers|model|batch|length)|--recipe", text):
-        return None
-    script = read_script(text, file, arguments, defined, _environment(machine))
-    found = [(each, flags(each.words)) for each in script.commands]
-    starts = [(each, given) for each, given in found if given.keys() & SHAPES]
-    if starts:
-        command, given = _training(starts, file)
-        notes = [*_notes(script), *_others(len(starts), command)]
-        if overridden := _overrides(command.words):
-            notes.append(f"Overrides beside Megatron-LM's arguments are left out: {', '.join(overridden)}.")
-        read = ArgumentReader(given, file, launching=flags(_before_program(command)).keys())
-        read.left_out.extend(word for word in command.words if re.match(r"-[A-Za-z][\w-]{3,}|---", word))
-        return read_arguments(read, "megatron-core", tuple(notes))
-    overridden = _overrides(word for each in script.commands for word in (*each.assigned, *each.words))
-    recipes = [given["recipe"] for _, given in found if given.get("recipe")]
-    known = {name.rpartition(".")[2] for name in overridden}
-    if known & {"tensor_model_parallel_size", "micro_batch_size", "global_batch_size", "seq_length"}:
-        return read_overrides(overridden, file, (*_notes(script), _RECIPE))
-    if recipes:
-        raise InputError(
-            f"'{file}' starts the recipe {recipes[0][0]} of Megatron-Bridge, whose model and plan stand in "
-            "Megatron-Bridge and not in this file; state them as overrides (model.tensor_model_parallel_size=2), or "
-            "by options: weft step MODEL --framework megatron-bridge --tp --pp --ep --batch --micro-batch"
-        )
-    if script.exits:
-        raise InputError(
-            f"'{file}' exits in line {script.exits} before it starts a training; give its arguments behind --, or its "
-            "variables by --define NAME=VALUE"
-        )
-    return None
-
-
-def _environment(machine: Machine | None) -> dict[str, str]:
-    """Return what Slurm tells a job of its machine."""
-    if machine is None:
-        return {}
-    nodes, each = str(machine.nodes), str(machine.gpus_per_node)
-    names = dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), nodes)
-    names |= dict.fromkeys(("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), each)
-    return {**names, "SLURM_GPUS": str(machine.nodes * machine.gpus_per_node)}
-
-
-def _training(starts: list[tuple[Command, Arguments]], file: str) -> tuple[Command, Arguments]:
-    """Return the command that trains among those with arguments of a run; InputError for several that differ."""
-    programs = [each for each in starts if not _CONVERTS.search(_program(each[0]))] or starts
-    training = [each for each in programs if each[1].keys() & _TRAINS] or programs
-    first = training[0]
-    for command, given in training[1:]:
-        differ = [name for name in {**first[1], **given} if first[1].get(name) != given.get(name)]
-        if differ:
-            raise InputError(
-                f"'{file}' starts several trainings, in lines {first[0].line} and {command.line}, which differ in "
-                f"--{', --'.join(sorted(differ)[:3])}; keep one of them, or state by --define the variable that chooses"
-            )
-    return first
-
-
-def _program(command: Command) -> str:
-    """Return the program that a command runs, as far as its words name one."""
-    return next((word for word in command.words if word.endswith((".py", ".sh"))), "")
-
-
-def _before_program(command: Command) -> tuple[str, ...]:
-    """Return the words of the launcher: those before the program."""
-    program = _program(command)
-    return command.words[: command.words.index(program)] if program else ()
-
-
-def _others(commands: int, command: Command) -> list[str]:
-    return [f"The training command is that in line {command.line}; the others do not count."] if commands > 1 else []
-
-
-def _notes(script: Script) -> list[str]:
-    if not script.open_lines:
-        return []
-    lines = ", ".join(map(str, script.open_lines[:8]))
-    rule = "all of their branches count, the last one most. State the variables by --define."
-    return [f"The script does not decide its conditions in line {lines}: {rule}"]
-
 
 # -- overrides
-
-
-def _overrides(words: Iterable[str]) -> dict[str, str]:
-    """Return the overrides among some words by their full names; what `~name` deletes is "null"."""
-    found: dict[str, str] = {}
-    for word in words:
-        matched = _OVERRIDE.fullmatch(word)
-        if matched and matched[3] is not None and ("." in matched[2] or matched[2] == "mixed_precision"):
-            found[matched[2]] = matched[3]
-        elif matched and "~" in matched[1]:
-            found[matched[2]] = "null"
-    return found
 
 
 def read_overrides(
@@ -161,23 +59,54 @@ def read_overrides(
     """
     given: dict[str, list[str]] = {}
     names: dict[str, str] = {}
-    foreign = []
-    for name, value in overridden.items():
+    foreign: dict[str, str] = {}
+    used: dict[str, str] = {}
+    for name, written in overridden.items():
         section, _, last = name.rpartition(".")
-        if any(part not in _SECTIONS for part in section.split(".") if part):
-            foreign.append(name)
+        spelled, sections = _spellings()
+        if name not in spelled and (reason := _reason(name, sections)):
+            foreign[name] = reason
             continue
+        if any(part not in _SECTIONS for part in section.split(".") if part):
+            foreign[name] = ""
+            continue
+        key, value = _spell(name, last, written, spelled)
         if value.lower() in ("null", "none"):
-            continue  # left to the recipe
-        key = last.replace("_", "-")
+            used[name] = "not stated"  # left to the recipe
+            continue
         if key in given and given[key] != [value] and key in _STATED_ONCE:
             raise ConfigError(f"{names[key]} is {given[key][0]}, and {name} is {value}; state one of them", file)
-        given[key], names[key] = [value], name
+        given[key], names[key] = [value], name if value == written else f"{name} {written}"
     read = ArgumentReader(given, file, "", names)
-    read.left_out.extend(foreign)
+    read.used.update(used)
+    read.left_out.extend(name for name, reason in foreign.items() if not reason)
+    read.without_effect.update({name: reason for name, reason in foreign.items() if reason})
     if framework == "megatron-bridge" and given.keys() & _OF_2026:
         framework = "megatron-bridge-2026"
     return read_arguments(read, framework, notes)
+
+
+@cache
+def _spellings() -> tuple[Mapping[str, Any], Mapping[str, str]]:
+    """Return Megatron's arguments by the names that NeMo, verl and Primus have, and sections without effect."""
+    table = packaged_toml("weft.plan", "arguments.toml")["spelled"]
+    return table["arguments"], {name: reason for reason, names in table["sections"].items() for name in names}
+
+
+def _reason(name: str, sections: Mapping[str, str]) -> str:
+    """Return why a setting has no effect, by its section; "" if its section may have one."""
+    parts = name.split(".")
+    return next((sections[part] for end in range(len(parts), 0, -1) if (part := ".".join(parts[:end])) in sections), "")
+
+
+def _spell(name: str, last: str, written: str, spelled: Mapping[str, Any]) -> tuple[str, str]:
+    """Return a setting as Megatron's argument, and its value; "null" for a value that leaves it open."""
+    rule = spelled.get(name) or spelled.get(last)
+    if rule is None:
+        return last.replace("_", "-"), written
+    if isinstance(rule, str):
+        return rule, written
+    return rule["is"], str(rule.get(written.lower(), rule.get("*", written)))
 
 
 _OF_2026 = frozenset((
@@ -332,7 +261,7 @@ def _laid_out(read: ArgumentReader, layout: str, pp: int, layers: int) -> tuple[
     """Return the layers of each stage in Megatron Core's layout: "Ettt|t*3|(tt|)*2tL"."""
     name = "pipeline-model-parallel-layout"
     text = re.sub(r"[\s,]", "", layout)
-    for pattern in (r"\(([^()*]*)\)\*([0-9]{1,3})", r"([A-Za-z|])\*([0-9]{1,3})"):
+    for pattern in (r"([A-Za-z|])\*([0-9]{1,3})", r"\(([^()*]*)\)\*([0-9]{1,3})"):
         text = re.sub(pattern, lambda found: found[1] * int(found[2]), text[:_LONGEST_LAYOUT])
     if len(text) > _LONGEST_LAYOUT or not re.fullmatch(r"E[tm|]*L", text):
         raise read.wrong(name, layout, _LAYOUT)
@@ -531,13 +460,14 @@ def _model(read: ArgumentReader, fields: Mapping[str, Any]) -> tuple[Transformer
     """Return the model that the arguments describe, or None with what they leave out."""
     layers, hidden = read.number("num-layers"), read.number("hidden-size")
     heads, context = read.number("num-attention-heads"), read.number("max-position-embeddings")
-    words = read.number("vocab-size")
+    words, padded = read.number("vocab-size"), read.number("padded-vocab-size")
     tokenizer = " ".join(read.given.get("tokenizer-type", [""]))
     if words:
         words += tokenizer == "NullTokenizer"  # which adds a token for the end of a document
     elif tokenizer in _TOKENIZERS:
         words = _TOKENIZERS[tokenizer]
         read.used[read.name("tokenizer-type")] = f"vocabulary {words}"
+    words = padded or words
     gated, grouped = read.flag("swiglu", "activation"), read.flag("group-query-attention")
     shape = {
         "kv_heads": read.number("num-query-groups") if grouped or not read.dash else None,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from weft.core.errors import ConfigError
 from weft.models import Transformer, load_model
+from weft.plan.documents import given_words
 from weft.plan.launch_training import PIPELINES
 from weft.plan.launched import Launched
 from weft.plan.reading import ArgumentReader
@@ -25,31 +26,11 @@ _FLOAT8, _MX = "quantize.linear.float8", "quantize.linear.mx"
 _CONVERTERS = {"float8": _FLOAT8, "mx": _MX, _FLOAT8: _FLOAT8, _MX: _MX}
 """Sections of converters by the names that `model.converters` has for them, of today and of v0.1."""
 _FLOAT8_RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
-_DEEPEST = 20
 
 
-def flatten(table: Mapping[str, Any], file: str, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield settings by their dotted names; ConfigError for tables nested deeper than any launcher reads."""
-    if depth > _DEEPEST:
-        raise ConfigError(f"tables are nested more than {_DEEPEST} deep; nest fewer", file)
-    for name, value in table.items():
-        if isinstance(value, dict):
-            yield from flatten(value, file, f"{prefix}{name}.", depth + 1)
-        else:
-            yield f"{prefix}{name}", value
-
-
-def to_words(value: object) -> list[str]:
-    """Return a value of TOML, JSON or YAML as the words of an argument."""
-    if isinstance(value, list):
-        return [each for one in value for each in to_words(one)]
-    return [str(value).lower() if isinstance(value, bool) or value is None else str(value)]
-
-
-def read_torchtitan(document: Mapping[str, Any], file: str) -> Launched:
-    """Return the run that a torchtitan TOML starts."""
-    flat = dict(flatten(document, file))
-    read = ArgumentReader({name: to_words(value) for name, value in flat.items()}, file, "")
+def read_torchtitan(flat: Mapping[str, Any], file: str) -> Launched:
+    """Return the run that torchtitan's settings, by dotted names, state."""
+    read = ArgumentReader(given_words(flat), file, "")
     for name in _FLAGS & flat.keys():
         if not isinstance(flat[name], bool):
             raise read.wrong(name, str(flat[name]), "true or false")

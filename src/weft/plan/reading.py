@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -18,11 +19,46 @@ _TRUTH = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0":
 _WHOLE = re.compile(r"[0-9]{1,15}(\.0)?", re.ASCII)
 
 
+class Known(NamedTuple):
+    """What is known of a launcher's arguments by their names, or beginnings of names.
+
+    `reads` says what of a run an argument is, `without_effect` why others change nothing, `not_modelled` in which
+    direction those change a step that Weft does not follow, unless they have one of their `neutral` values.
+    """
+
+    reads: Mapping[str, Any]
+    without_effect: Mapping[str, str]
+    not_modelled: Mapping[str, str]
+    neutral: Mapping[str, Sequence[str]]
+    defaults: Mapping[str, Mapping[str, Any]]
+
+
 @cache
-def _table(launcher: str) -> Mapping[str, Any]:
-    """Return what is known of a launcher's arguments: those without effect, and those that are not modelled."""
-    tables: Mapping[str, Any] = packaged_toml("weft.plan", "arguments.toml")[launcher]
-    return tables
+def known_arguments(launcher: str) -> Known:
+    """Return what is known of a launcher's arguments."""
+    table = packaged_toml("weft.plan", "arguments.toml")[launcher]
+    idle = {name: reason for reason, names in table["without_effect"].items() for name in names}
+    rest = (table.get(name, {}) for name in ("not_modelled", "neutral", "defaults"))
+    return Known(table.get("reads", {}), idle, *rest)
+
+
+TEXTS = frozenset(("model", "deepspeed", "layers_per_stage"))
+"""What of a run is a text, where no value is a number."""
+_OPEN = (OFF, "null", "none")
+"""Values that turn an argument off, or leave it open."""
+_SHOWN = 60
+"""Most characters of a value that is shown."""
+
+
+def _entry(table: Known, name: str, beginnings: bool) -> str:
+    """Return the entry of a table that stands for an argument: its name, a pattern, or its longest beginning."""
+    entries = (*table.without_effect, *table.not_modelled)
+    if name in table.without_effect or name in table.not_modelled:
+        return name
+    fits = (
+        each for each in entries if ("*" in each and fnmatchcase(name, each)) or (beginnings and name.startswith(each))
+    )
+    return max(fits, key=len, default="")
 
 
 class Machine(NamedTuple):
@@ -53,7 +89,7 @@ class ArgumentReader:
         self.used: dict[str, str] = {}
         self.left_out: list[str] = []
         self.not_modelled: dict[str, str] = {}
-        self.without_effect: list[str] = []
+        self.without_effect: dict[str, str] = {}
 
     def name(self, name: str) -> str:
         """Return an argument as the file has it."""
@@ -86,10 +122,56 @@ class ArgumentReader:
         self.used.pop(self.name(name), None)
         self.not_modelled[f"{self.name(name)} {value}".rstrip()] = effect
 
-    def idle(self, name: str) -> None:
-        """Take an argument as without effect beside the others."""
+    def idle(self, name: str, reason: str) -> None:
+        """Take an argument as without effect beside the others, for a reason."""
         self.used.pop(self.name(name), None)
-        self.without_effect.append(self.name(name))
+        self.without_effect[self.name(name)] = reason
+
+    def table(self, reads: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the arguments in a table state, by what of a run they are.
+
+        Raises ConfigError for a value that an argument does not take, and for two that state one thing differently.
+        """
+        found: dict[str, Any] = {}
+        names: dict[str, str] = {}
+        for name, rule in reads.items():
+            if name not in self.given:
+                continue
+            what = rule if isinstance(rule, str) else rule["is"]
+            value = self._stated(name, what, {} if isinstance(rule, str) else rule)
+            if value is None:
+                if not any(each.startswith(self.name(name)) for each in self.not_modelled):
+                    self.used.setdefault(self.name(name), "not stated")
+                continue
+            if found.setdefault(what, value) != value:
+                both = f"{names[what]} is {found[what]}, and {self.name(name)} is {value}; state one of them"
+                raise ConfigError(both, self.file)
+            names.setdefault(what, self.name(name))
+        return found
+
+    def _stated(self, name: str, what: str, rule: Mapping[str, Any]) -> Any:
+        """Return the value of an argument by its rule in a table; None if it leaves the value open."""
+        values = {key: value for key, value in rule.items() if key not in ("is", "otherwise")}
+        shown = " ".join(self.given[name])
+        written = shown.lower() or "true"
+        fits = next((key for key in values if fnmatchcase(written, key)), None)
+        if is_unknown(shown):
+            raise self.unknown(name, shown)
+        if written in ("null", "auto", "none") and fits in (None, "*"):
+            return None
+        if fits is not None:
+            value = values[fits]
+            if isinstance(value, Mapping):
+                self.not_model(name, value["effect"], shown)
+                return None
+            self.used[self.name(name)] = shown or "on"
+            return None if value == "" else value
+        if values and "otherwise" not in rule:
+            raise self.wrong(name, shown, f"one of {', '.join(values)}")
+        if what in TEXTS:
+            self.used[self.name(name)] = shown
+            return shown
+        return self.number(name, least=0 if what == "zero" else 1)
 
     def text(self, *names: str, known: Sequence[str] = ()) -> str | None:
         """Return the value of the first of some arguments that is there, and not turned off.
@@ -115,7 +197,9 @@ class ArgumentReader:
                 return None
             if known and value not in known:
                 raise self.wrong(name, value, f"one of {', '.join(known)}")
-            self.used[self.name(name)] = value
+            for same in names:
+                if self.given.get(same) == self.given[name]:
+                    self.used[self.name(same)] = value
             return value
         return None
 
@@ -152,27 +236,26 @@ class ArgumentReader:
 
         With `beginnings` the table's names are those of sections, and stand for all that begins with them.
         """
-        table = _table(launcher)
-        idle, unknown, effects = [*self.without_effect], [], dict(self.not_modelled)
+        table = known_arguments(launcher)
+        idle, unknown, effects = dict(self.without_effect), [], dict(self.not_modelled)
+        open_ = _OPEN if self.dash else (*_OPEN, "")
         said = {*self.used, *idle, *(each.partition(" ")[0] for each in (*self.left_out, *effects))}
         for name, values in self.given.items():
             shown_as = self.name(name)
             if shown_as in said:
                 continue
-            key = name
-            if beginnings:
-                keys = (each for each in (*table["without_effect"], *table["not_modelled"]) if name.startswith(each))
-                key = max(keys, key=len, default="")
-            value = " ".join(values)
-            if key in table["not_modelled"] and value.lower() not in (OFF, *table["neutral"].get(key, ())):
-                effects[f"{shown_as} {value}".rstrip()] = table["not_modelled"][key]
-            elif key in table["not_modelled"] or key in table["without_effect"] or name in self.launching:
-                idle.append(shown_as)
+            key, value = _entry(table, name, beginnings), " ".join(values)
+            if key in table.not_modelled and value.lower() not in (*open_, *map(str.lower, table.neutral.get(key, ()))):
+                effects[f"{shown_as} {value[:_SHOWN]}".rstrip()] = table.not_modelled[key]
+            elif key in table.not_modelled or key in table.without_effect:
+                idle[shown_as] = table.without_effect.get(key, "timed so here")
+            elif name in self.launching:
+                idle[shown_as] = "starts processes"
             else:
                 unknown.append(shown_as)
         return {
             "used": self.used,
-            "without_effect": tuple(idle),
+            "without_effect": idle,
             "not_modelled": effects,
             "not_understood": (*self.left_out, *unknown),
         }

@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 from itertools import pairwise
 
 from weft.core.errors import ConfigError, InputError
+from weft.plan.documents import read_beside
 from weft.plan.shell import (
     ASSIGNMENT,
     DEEPEST,
@@ -62,12 +63,15 @@ class Command:
 class Script:
     """What a script runs: its `commands`, and the lines whose branches all count as their conditions are not known.
 
-    `exits` is the line in which the script ends before its last command, 0 if it does not.
+    `exits` is the line in which the script ends before its last command, 0 if it does not. `arrays` are those that it
+    sets, each as a command, and `missing` the scripts that it sources and that are not beside it.
     """
 
     commands: tuple[Command, ...]
     open_lines: tuple[int, ...] = ()
     exits: int = 0
+    arrays: tuple[Command, ...] = ()
+    missing: tuple[str, ...] = ()
 
 
 def read_script(
@@ -88,14 +92,15 @@ def read_script(
     except _Leaves as left:
         exits = left.line
     for name in shell.defined:
-        if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text):
+        if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", "\n".join((text, *shell.sourced_texts))):
             raise InputError(f"the script has no variable {name}; define one that it has, or leave it out")
     if arguments and not shell.positional:
         raise InputError(
             f"the script takes no arguments, and it was given {' '.join(arguments)[:60]}; leave them out, or state its "
             "variables by --define NAME=VALUE"
         )
-    return Script(tuple(shell.commands), tuple(sorted(shell.open)), exits)
+    arrays = tuple(Command(tuple(words), 0) for words in shell.arrays.values())
+    return Script(tuple(shell.commands), tuple(sorted(shell.open)), exits, arrays, tuple(shell.missing))
 
 
 def is_unknown(word: str) -> bool:
@@ -160,6 +165,9 @@ class _Shell:
     assumed: bool = False
     unsure: int = 0
     decisions: int = 0
+    sourced: set[str] = field(default_factory=set)
+    sourced_texts: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
 
     # -- commands
 
@@ -311,6 +319,8 @@ class _Shell:
             self.positional_values = tuple(words[words.index("--") + 1 :])
         elif name == "eval":
             return self.run_nested(" ".join(words[1:]))
+        elif name in ("source", ".") and len(words) > 1:
+            self.source(words[1])
         elif name in self.functions:
             return self.call(self.functions[name], words[1:])
         elif name in ("exit", "return", "break", "continue"):
@@ -325,6 +335,17 @@ class _Shell:
                     if " " in word and (name in _REMOTE or re.fullmatch(r"-\w*c", before)):  # handed to a shell
                         self.run_nested(word)
         return _TRUE
+
+    def source(self, named: str) -> None:
+        """Follow a script that this one sources, looked for beside it behind what is not known of its path."""
+        known = re.sub(r"^.*[)}`$]/", "", named) if is_unknown(named) else named
+        text = None if is_unknown(known) or known in self.sourced else read_beside(known, self.file)
+        self.sourced.add(known)
+        if text is None:
+            self.missing.append(known)
+        else:
+            self.sourced_texts.append(text)
+            self.run_nested(text.replace("\r\n", "\n"))
 
     def run_nested(self, text: str) -> bool | None:
         """Follow a text as commands of their own."""

@@ -1,0 +1,196 @@
+"""The run that a shell script starts: the command that trains, with the files that it names and its overrides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from weft.core.errors import InputError
+from weft.core.files import read_text
+from weft.plan.documents import LARGEST, find_beside, given_words, resolve_references
+from weft.plan.launched import Launched
+from weft.plan.read_huggingface import is_huggingface, read_trainer
+from weft.plan.read_megatron import SHAPES, read_arguments, read_overrides
+from weft.plan.read_recipes import is_recipe, read_recipe
+from weft.plan.read_settings import read_document, read_flat
+from weft.plan.reading import ArgumentReader, Machine
+from weft.plan.script import Arguments, Command, Script, flags, is_unknown, read_script
+
+_TRAINS = frozenset(("micro-batch-size", "global-batch-size", "train-iters", "train-samples"))
+_CONVERTS = re.compile(r"convert|preprocess|tools/|merge_|inference|evaluate", re.IGNORECASE)
+_OVERRIDE = re.compile(r"([~+]*)((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:=(.*))?", re.DOTALL)
+_FILE = re.compile(r"(?:[\w.-]+=)?([^\s=]+\.(?:ya?ml|toml|json))")
+_STARTS = re.compile(
+    r"(num|tensor|micro|global|seq)[-_](layers|model|batch|length)|--recipe|--per_device_|\.(ya?ml|toml|json)\b"
+)
+_STATE_A_RUN = frozenset(("tensor_model_parallel_size", "micro_batch_size", "global_batch_size", "seq_length"))
+"""Overrides that describe a run where no recipe is known."""
+_RECIPE = "What the overrides leave to the recipe of the model has Weft's defaults, such as TP 1."
+
+
+def read_commands(
+    text: str, file: str, arguments: tuple[str, ...], defined: Mapping[str, str], machine: Machine | None
+) -> Launched | None:
+    """Return the run that a script starts: by arguments, a recipe, overrides or files; None if it starts none."""
+    if not _STARTS.search(text):
+        return None
+    script = read_script(text, file, arguments, defined, _environment(machine))
+    found = [(each, flags(each.words)) for each in script.commands]
+    notes = tuple(_notes(script))
+    overridden = _overrides(word for each in script.commands for word in (*each.assigned, *each.words))
+    known = {name.rpartition(".")[2] for name in overridden} & _STATE_A_RUN
+    for _, given in found:
+        name = " ".join(given.get("recipe", ()))
+        if name and (is_recipe(name) or "tensor_model_parallel_size" not in known):
+            return _of_recipe(name, given, overridden, file, notes)
+    starts = [(each, given) for each, given in found if given.keys() & SHAPES]
+    starts = starts or [(each, given) for each, given in script_arrays(script) if given.keys() & SHAPES]
+    if starts:
+        command, given = _training(starts, file)
+        said = [*notes, *_others(len(starts), command)]
+        if beside := _overrides(command.words):
+            said.append(f"Overrides beside Megatron-LM's arguments are left out: {', '.join(beside)}.")
+        read = ArgumentReader(given, file, launching=flags(_before_program(command)).keys())
+        read.left_out.extend(word for word in command.words if re.match(r"-[A-Za-z][\w-]{3,}|---", word))
+        return read_arguments(read, "megatron-core", tuple(said))
+    if known:
+        return read_overrides(overridden, file, (*notes, _RECIPE))
+    for command, given in found:
+        if (started := _of_files(command, given, file, defined)) is not None:
+            return replace(started, notes=(*notes, *started.notes))
+    if script.exits:
+        raise InputError(
+            f"'{file}' exits in line {script.exits} before it starts a training; give its arguments behind --, or its "
+            "variables by --define NAME=VALUE"
+        )
+    return None
+
+
+def script_arrays(script: Script) -> list[tuple[Command, Arguments]]:
+    """Return the arrays that a script sets without a command that has them, as commands."""
+    return [(each, flags(each.words)) for each in script.arrays]
+
+
+# -- recipes
+
+
+_LAUNCH = {
+    "mode": "starts processes", "nodes": "starts processes", "gpus_per_node": "starts processes",
+    "num_gpus": "starts processes", "account": "starts processes", "partition": "starts processes",
+    "time_limit": "starts processes", "container_image": "starts processes", "gpu": "starts processes",
+    "max_steps": "length of the run", "train_iters": "length of the run", "dataset": "data", "data": "data",
+}  # fmt: skip
+"""Arguments of Megatron-Bridge's launchers (scripts/training, scripts/performance) that change no step."""
+
+
+def _of_recipe(
+    name: str, given: Arguments, overridden: Mapping[str, str], file: str, notes: tuple[str, ...]
+) -> Launched:
+    """Return the run of the recipe that a command of Megatron-Bridge names, with its arguments and overrides."""
+    own = {each.replace("-", "_"): " ".join(words) for each, words in given.items() if each != "recipe"}
+    idle = {f"--{each.replace('_', '-')}": _LAUNCH[each] for each in own if each in _LAUNCH}
+    sizes = {each: value for each, value in own.items() if each not in _LAUNCH}
+    found = read_recipe(name, {**sizes, **overridden}, file, notes)
+    nodes, each = own.get("nodes", ""), own.get("gpus_per_node", "")
+    gpus = int(nodes) * int(each) if nodes.isdecimal() and each.isdecimal() else None
+    return replace(found, gpus=gpus, without_effect={**idle, **found.without_effect})
+
+
+# -- files that a command names
+
+
+def _of_files(command: Command, given: Arguments, file: str, defined: Mapping[str, str]) -> Launched | None:
+    """Return the run that a command starts by the files that it names, with what it states beside them; else None."""
+    named = [part[1] for word in (*command.assigned, *command.words) if (part := _FILE.fullmatch(word))]
+    own = {name.replace("-", "_"): words for name, words in given.items()}
+    documents = {each: found for each in dict.fromkeys(named) if (found := _settings_beside(each, file)) is not None}
+    trainer = {name: words for each in documents.values() if is_huggingface(each)
+               for name, words in given_words(resolve_references(each, defined)).items()}  # fmt: skip
+    if trainer or is_huggingface(own):
+        read = {each for each, flat in documents.items() if is_huggingface(flat)}
+        beside = {name: each or ["true"] for name, each in own.items() if not {*each} & read}
+        launching = {name.replace("-", "_") for name in flags(_before_program(command))}
+        return read_trainer({**trainer, **beside, **_overrides_plain(command.words)}, file, launching)
+    for path, flat in documents.items():
+        changed = {name: " ".join(words) for name, words in own.items() if "." in name} | _overrides(command.words)
+        settings = {**flat, **{name.removeprefix("--"): value for name, value in changed.items()}}
+        if (started := read_flat(settings, path, defined)) is not None:
+            return started
+    return None
+
+
+def _overrides_plain(words: Iterable[str]) -> dict[str, list[str]]:
+    """Return settings that follow a trainer's file, key=value."""
+    return {found[1]: [found[2]] for word in words if (found := re.fullmatch(r"([a-z_]+)=([^=]*)", word))}
+
+
+def _settings_beside(name: str, file: str) -> dict[str, Any] | None:
+    """Return the settings of a file that a command names, None if there is none or it is none of settings."""
+    path = find_beside(name, file)
+    if path is None or is_unknown(name):
+        return None
+    text = read_text(path, LARGEST)
+    return read_document(text, str(path))
+
+
+def _environment(machine: Machine | None) -> dict[str, str]:
+    """Return what Slurm tells a job of its machine."""
+    if machine is None:
+        return {}
+    nodes, each = str(machine.nodes), str(machine.gpus_per_node)
+    names = dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), nodes)
+    names |= dict.fromkeys(("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), each)
+    return {**names, "SLURM_GPUS": str(machine.nodes * machine.gpus_per_node)}
+
+
+def _training(starts: list[tuple[Command, Arguments]], file: str) -> tuple[Command, Arguments]:
+    """Return the command that trains among those with arguments of a run; InputError for several that differ."""
+    programs = [each for each in starts if not _CONVERTS.search(_program(each[0]))] or starts
+    training = [each for each in programs if each[1].keys() & _TRAINS] or programs
+    first = training[0]
+    for command, given in training[1:]:
+        differ = [name for name in {**first[1], **given} if first[1].get(name) != given.get(name)]
+        if differ:
+            raise InputError(
+                f"'{file}' starts several trainings, in lines {first[0].line} and {command.line}, which differ in "
+                f"--{', --'.join(sorted(differ)[:3])}; keep one of them, or state by --define the variable that chooses"
+            )
+    return first
+
+
+def _program(command: Command) -> str:
+    """Return the program that a command runs, as far as its words name one."""
+    return next((word for word in command.words if word.endswith((".py", ".sh"))), "")
+
+
+def _before_program(command: Command) -> tuple[str, ...]:
+    """Return the words of the launcher: those before the program."""
+    program = _program(command)
+    return command.words[: command.words.index(program)] if program else ()
+
+
+def _others(commands: int, command: Command) -> list[str]:
+    return [f"The training command is that in line {command.line}; the others do not count."] if commands > 1 else []
+
+
+def _notes(script: Script) -> list[str]:
+    absent = [f"The script sources {', '.join(script.missing)}, not found beside it: what it sets is not known."]
+    if not script.open_lines:
+        return absent if script.missing else []
+    lines = ", ".join(map(str, script.open_lines[:8]))
+    rule = "all of their branches count, the last one most. State the variables by --define."
+    return [*(absent if script.missing else []), f"The script does not decide its conditions in line {lines}: {rule}"]
+
+
+def _overrides(words: Iterable[str]) -> dict[str, str]:
+    """Return the overrides among some words by their full names; what `~name` deletes is "null"."""
+    found: dict[str, str] = {}
+    for word in words:
+        matched = _OVERRIDE.fullmatch(word)
+        if matched and matched[3] is not None and ("." in matched[2] or matched[2] == "mixed_precision"):
+            found[matched[2]] = matched[3]
+        elif matched and "~" in matched[1]:
+            found[matched[2]] = "null"
+    return found

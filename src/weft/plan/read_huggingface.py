@@ -1,0 +1,121 @@
+"""Runs of Hugging Face's trainers: their YAML files and arguments, with files of Accelerate, DeepSpeed and FSDP.
+
+huggingface/transformers TrainingArguments, huggingface/trl, huggingface/accelerate, hiyouga/LLaMA-Factory and
+axolotl-ai-cloud/axolotl share most names of settings; one table has them all (`arguments.toml`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from weft.core.errors import ConfigError
+from weft.models.parallel.plan import TrainingPlan
+from weft.plan.documents import flat_settings, given_words, parse_json, read_beside
+from weft.plan.launched import Launched, combine, find_model
+from weft.plan.read_deepspeed import read_deepspeed
+from weft.plan.read_megatron import read_overrides
+from weft.plan.reading import ArgumentReader, known_arguments
+from weft.plan.script import Arguments
+
+_EAGER = {"flash": True, "dropout": False, "fused": False, "eager": True, "loss": "eager_cross_entropy"}
+"""How the models of transformers write their operators: PyTorch's, one by one, with its fused attention."""
+_FORMAT = "The launch states no number format; bf16 is taken, the trainer by itself computes in fp32 (--dtype fp32)."
+_VARIANTS = {
+    "axolotl": {"base_model"},
+    "llamafactory": {"finetuning_type", "stage", "cutoff_len", "template"},
+    "trl": {"max_length", "dataset_text_field", "use_peft", "completion_only_loss", "assistant_only_loss", "packing"},
+}
+"""Settings by which a trainer is known: the first that has one."""
+_NAMES = frozenset((
+    "base_model", "model_name_or_path", "per_device_train_batch_size", "distributed_type", "dist_config.name",
+))  # fmt: skip
+
+
+def is_huggingface(names: Mapping[str, Any]) -> bool:
+    """Return whether settings are those of one of Hugging Face's trainers, or of Accelerate."""
+    return bool(_NAMES & names.keys())
+
+
+def read_huggingface(flat: Mapping[str, Any], file: str) -> Launched:
+    """Return the run that settings of a trainer state, with those of the files that they name."""
+    nested = {name.partition(".")[2]: value for name, value in flat.items() if name.startswith("deepspeed.")}
+    plain = {name: value for name, value in flat.items() if not name.startswith("deepspeed.")}
+    found = read_trainer(given_words(plain), file)
+    return combine(read_deepspeed(nested, file), found) if nested else found
+
+
+def read_trainer(given: Arguments, file: str, launching: Collection[str] = ()) -> Launched:
+    """Return the run that a trainer's settings, or arguments of its command, state; some are of its launcher."""
+    read = ArgumentReader(given, file, "", launching=launching)
+    table = known_arguments("huggingface")
+    found = read.table(table.reads)
+    variant = next((name for name, names in _VARIANTS.items() if names & given.keys()), "trainer")
+    fields = {name: value for name, value in found.items() if name in TrainingPlan.__dataclass_fields__}
+    _put_format(read, found, fields)
+    if "ulysses" in found:
+        fields |= {"cp": found["ulysses"], "context": "all_to_all"}
+    if fields.get("cp", 1) == 1:
+        fields.pop("context", None)
+    sharding = found.get("sharding", "deepspeed" if "deepspeed" in found else "")
+    if fields.get("zero", 3) < 2 or "zero" not in fields:
+        fields.pop("shard", None)
+    style = dict(_EAGER)
+    style |= {name.removeprefix("style."): value for name, value in found.items() if name.startswith("style.")}
+    if found.get("compiled"):
+        style |= {"fused": True, "eager": False}
+    account = read.account("huggingface")
+    parallel = {name: words for name, words in given.items() if read.name(name) in account["not_understood"]}
+    defaults = {name: value for name, value in table.defaults[variant].items() if name not in fields}
+    if sharding == "ddp" or not (sharding or "zero" in fields or found.get("accumulation") is None):
+        defaults.setdefault("zero", 0)
+    defaults = {name: value for name, value in defaults.items() if name not in fields}
+    model, trains = find_model(found.get("model", ""), file)
+    framework = "deepspeed-zero3" if sharding == "deepspeed" else "torchtitan"
+    launched = Launched(
+        variant if "gpus" not in found or len(found) > _ACCELERATES else "accelerate", framework, fields, model,
+        {name.removeprefix("settings."): value for name, value in found.items() if name.startswith("settings.")},
+        style, gpus=found.get("gpus"), trains=trains, defaults=defaults, replica_groups=found.get("groups", 1),
+        accumulation=found.get("accumulation") or (1 if "micro_batch" in fields and "batch" not in fields else None),
+        notes=() if "dtype" in {**fields, **defaults} else (_FORMAT,), **account,
+    )  # fmt: skip
+    if any(name.endswith("_model_parallel_size") for name in parallel):
+        launched = _with_megatron(launched, parallel, file)
+    return _with_deepspeed(launched, str(found.get("deepspeed", "")), file)
+
+
+_ACCELERATES = 6
+"""Most settings of a run that a file of Accelerate alone states."""
+
+
+def _put_format(read: ArgumentReader, found: Mapping[str, Any], fields: dict[str, Any]) -> None:
+    """Put the number format that a trainer's switches mean into the fields."""
+    if found.get("bf16") and found.get("fp16"):
+        raise ConfigError(f"{read.name('bf16')} and {read.name('fp16')} contradict each other; give one", read.file)
+    low = "bf16" if found.get("bf16") else "fp16" if found.get("fp16") else ""
+    if not low and found.get("bf16") is False and "dtype" not in fields:
+        low = "fp32"
+    if low:
+        fields["dtype"] = low
+
+
+def _with_megatron(launched: Launched, parallel: Arguments, file: str) -> Launched:
+    """Return a run whose trainer hands its parallelism to Megatron (LLaMA-Factory's use_mca and megatron_bridge)."""
+    overridden = {name: " ".join(words) for name, words in parallel.items()}
+    megatron = read_overrides(overridden, file, (), "megatron-core")
+    own = replace(launched, not_understood=(), defaults={}, style={}, framework=megatron.framework)
+    return replace(combine(own, megatron), launcher=launched.launcher)
+
+
+def _with_deepspeed(launched: Launched, named: str, file: str) -> Launched:
+    """Return a run with the settings of the DeepSpeed JSON that it names."""
+    if not named:
+        return launched
+    text = read_beside(named, file)
+    document = parse_json(text, named) if text is not None else None
+    if document is None:
+        left = f"deepspeed {named} (no such file beside the launch file; ZeRO 3 is timed, --zero states another)"
+        used = {name: value for name, value in launched.used.items() if value != named}
+        return replace(launched, used=used, not_understood=(*launched.not_understood, left))
+    return combine(read_deepspeed(flat_settings(document, named), named), launched)
