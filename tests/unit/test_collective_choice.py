@@ -3,16 +3,8 @@ import pytest
 
 from weft import hardware
 from weft.core.errors import InputError, UnknownNameError
-from weft.kernels.library.collectives import (
-    Algorithm,
-    CollectiveCall,
-    MiB,
-    Protocol,
-    canonical,
-    choose,
-    estimates,
-    steps,
-)
+from weft.kernels.library.collectives import Algorithm, CollectiveCall, MiB, Protocol, canonical, steps
+from weft.kernels.library.cost_model import candidates, choose, estimates
 from weft.kernels.library.interconnect import interconnect
 
 SIZES = 2.0 ** np.arange(9, 32)
@@ -113,8 +105,75 @@ def test_flags_per_line_need_nvlink():
 def test_nodes_without_a_reducing_switch_are_joined_by_trees():
     algorithm, _ = choose("all_reduce", SIZES, 16, interconnect(hardware.system("p4de")), nodes=2)
     assert algorithm[-1] == Algorithm.TREE
-    old, _ = choose("all_reduce", SIZES, 16, interconnect(hardware.system("p4de")), nodes=2, version="2.18")
-    assert old[-1] == Algorithm.RING
+
+
+def candidate(name, way, nodes, local, system="dgx-h100", release=(2, 27, 5)):
+    """What NCCL counts on for a way of a collective: its latency [us] and algorithm rate [GB/s]."""
+    fabric = interconnect(hardware.system(system)).among(local)
+    found = {
+        (one.algorithm, one.protocol): one
+        for one in candidates(CollectiveCall(name, nodes * local, fabric, nodes, release=release))
+    }
+    return found[way].latency, found[way].rate / 1e9
+
+
+# NCCL 2.27.5 on H100 nodes with an adapter of 400 Gb/s per GPU, by hand from src/graph/tuning.cc and search.cc.
+RING_LL128, RING_LL = (Algorithm.RING, Protocol.LL128), (Algorithm.RING, Protocol.LL)
+RING, TREE, TREE_LL = (
+    (Algorithm.RING, Protocol.SIMPLE),
+    (Algorithm.TREE, Protocol.SIMPLE),
+    (Algorithm.TREE, Protocol.LL),
+)
+NVLS_TREE = (Algorithm.NVLS_TREE, Protocol.SIMPLE)
+
+
+@pytest.mark.parametrize(
+    ("name", "way", "nodes", "local", "latency", "rate"),
+    [
+        # Eight channels at 48 GB/s, the rate tried next below the adapter's 50; 14 hops inside at 3.4 us, 1 between.
+        ("all_gather", RING, 2, 8, 8.4 + 14 * 3.4 + 14, 8 * 48 * 16 / 15),
+        # LL128 reaches 36.7 GB/s in each of eight channels; with four GPUs, 92 % of their adapters.
+        ("all_gather", RING_LL128, 2, 8, 14 + 14 * 1.9 + 4, 8 * 36.7 * 16 / 15),
+        ("all_gather", RING_LL128, 2, 4, 14 + 6 * 1.9 + 4, 0.92 * 4 * 48 * 8 / 7),
+        # LL reaches what the CPU allows; posting a request takes 1 us, longer than a hop of 0.6.
+        ("all_gather", RING_LL, 2, 8, 6.6 + 14 * 1.0 + 2.7, 39 * 16 / 15),
+        ("all_gather", RING_LL, 16, 8, 6.6 + 112 * 1.0 + 15 * 2.7, 20.4 * 128 / 127),
+        # One GPU per node takes the latency of a tree's network hop.
+        ("all_gather", RING_LL, 4, 1, 6.6 + 3 * 5.0, 20.4 * 4 / 3),
+        # A tree over two nodes is limited per channel, and to 85 % where one GPU of a node sends and receives.
+        ("all_reduce", TREE, 2, 8, 8.4 + 2 * (7 * 4.0 + 14), 0.85 * 8 * 41.4 / 2),
+        ("all_reduce", TREE, 8, 4, 8.4 + 2 * (3 * 4.0 + 3 * 14), 0.85 * 0.92 * 4 * 48 / 2),
+        ("all_reduce", TREE_LL, 4, 8, 6.8 + 2 * (7 * 0.6 + 2 * 5), 0.85 * 20.4 / 2),
+        # The switch between two nodes: eight heads at 40 GB/s inside; between more, half of the adapters' rate.
+        ("all_reduce", NVLS_TREE, 2, 8, 25 + 2 * 14, 8 * 40 * 5 / 6),
+        ("all_reduce", NVLS_TREE, 32, 8, 25 + 2 * 5 * 14, 8 * 24 * 5 / 6),
+    ],
+)  # fmt: skip
+def test_between_nodes_nccl_counts_on_its_channels_adapters_and_cpu(name, way, nodes, local, latency, rate):
+    assert candidate(name, way, nodes, local) == (pytest.approx(latency), pytest.approx(rate))
+
+
+def test_newer_releases_count_on_the_switch_less_than_on_the_adapters():
+    """Release 2.28 limits NVLS-Tree to 57.7 GB/s per head between two nodes, and 45.5 between more."""
+    assert candidate("all_reduce", NVLS_TREE, 2, 8, release=(2, 29, 2))[1] == pytest.approx(8 * 57.7 * 16 / 30)
+    assert candidate("all_reduce", NVLS_TREE, 4, 8, release=(2, 29, 2)) == (
+        pytest.approx(25 + 2 * 2 * 20.9), pytest.approx(8 * 45.5 * 32 / 62)
+    )  # fmt: skip
+
+
+def test_nccl_counts_on_less_ll_between_nodes_of_amd_cpus():
+    """p5 has the board of a DGX H100, but AMD's CPUs: 22.5 GB/s instead of 39, and 2 us to post a request."""
+    assert candidate("all_gather", RING_LL, 2, 8, "p5") == (
+        pytest.approx(6.6 + 14 * 2.0 + 2.7), pytest.approx(22.5 * 16 / 15)
+    )  # fmt: skip
+
+
+def test_a_ring_of_little_data_between_nodes_does_not_wait_longer():
+    """From 64 B of each channel and rank on, NCCL adds 40 % to the latency of an all-reduce with Simple."""
+    call = CollectiveCall("all_reduce", 16, interconnect(hardware.system("dgx-h100")), 2)
+    ways, times = estimates(call, [64 * 8 * 16 - 1, 64 * 8 * 16])
+    less, more = times[ways.index(RING)]
+    assert more / less == pytest.approx(1.4, rel=0.001)
 
 
 def test_the_estimate_is_latency_plus_bytes_by_bandwidth():

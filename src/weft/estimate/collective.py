@@ -34,24 +34,28 @@ from weft.kernels.library.collectives import (
     FLOATS,
     PAYLOAD,
     RINGS,
+    SHAPES,
     Algorithm,
     IntArray,
     MiB,
     Protocol,
-    best_ring,
     check_channels,
-    check_way,
-    choose,
     own_channels,
     parsed_way,
     volume,
     way_name,
 )
+from weft.kernels.library.cost_model import best_ring, check_way, choose, tree_channels
 from weft.kernels.library.profiles import at_clock, of_release, profile_for
 from weft.kernels.library.served import libraries
 
 _TREE_STAGES = 4
 """Stages in which a tree holds a chunk: up and down, in one node and in the other."""
+_TREE_CHUNK = {
+    protocol: shape.chunk / (4 if protocol is Protocol.SIMPLE else 1) for protocol, shape in SHAPES["nvidia"].items()
+}
+"""Bytes of a tree's chunk, by protocol: a step of a channel's buffer, where rings with Simple take four (NCCL
+src/enqueue.cc, calcCollChunking)."""
 
 _TWO_STAGES = 3.0
 """Exponent at which the links inside a node and the network between nodes, stages of one pipeline, combine
@@ -104,12 +108,15 @@ def _inside(protocol: Protocol, group: RankGroup) -> float:
 
 
 def _tree(protocol: Protocol, size: FloatArray, group: RankGroup) -> Parts:
-    """A chain in each node and a double binary tree between nodes, up and down; long messages first fill a pipeline."""
+    """Return a chain in each node and a double binary tree between nodes, up and down.
+
+    Long messages first fill a pipeline, which holds a chunk of every channel in each stage.
+    """
     local, nodes = group.per_node, group.nodes
     between = 2 * np.ceil(np.log2(nodes))
     hops = 2 * (local - 1) * _local_hop(protocol, group) + between * _hop(group)
     rate = _network(group) * PAYLOAD[protocol]
-    fill = group.value("network.fill")
+    fill = _TREE_STAGES * _TREE_CHUNK[protocol] * tree_channels(group) / rate
     carried = size * 2 * (nodes - 1) / nodes
     filling = fill * -np.expm1(-_TREE_STAGES * size / rate / fill)
     limit = np.maximum(carried / rate, size / (_inside(protocol, group) / 2) if local > 1 else 0.0)

@@ -29,10 +29,8 @@ from weft.kernels.library.collectives import (
     MiB,
     Protocol,
     library_vendor,
-    ll128_rate,
-    step_ratio,
-    switch_rate,
 )
+from weft.kernels.library.cost_model import ll128_rate, step_ratio, switch_rate
 from weft.kernels.library.interconnect import Interconnect, interconnect
 from weft.kernels.library.profiles import Profile
 from weft.kernels.library.served import library, table_of, values_of
@@ -41,7 +39,9 @@ from weft.kernels.library.served import library, table_of, values_of
 # (NCCL src/device/prims_ll.h).
 _LL_BYTES_PER_WORKGROUP = 4 * KiB
 _P2P_FLAT = 64 * KiB
+"""Bytes per peer that LL moves while sends and receives start, on the links of a profile."""
 _P2P_FIRST_STEP = 2 * MiB
+"""The same of Simple, for all peers."""
 _P2P_SECOND_STEP = 16 * MiB
 """Parts beyond one 512-KiB buffer step let send and receive overlap: 32 channels x 512 KiB."""
 
@@ -314,7 +314,7 @@ def pairwise(protocol: Protocol, size: FloatArray, group: RankGroup) -> Parts:
     if protocol is Protocol.LL:
         return _pairwise_ll(part, group)
     ramp = np.clip(np.log2(part / P2P_LL_BYTES) / 2, 0, 1) * group.value("all_to_all.simple_ramp")
-    first = np.maximum(np.minimum(size, _P2P_SECOND_STEP) - _P2P_FIRST_STEP, 0)
+    first = np.maximum(np.minimum(size, _P2P_SECOND_STEP) - _hidden(_P2P_FIRST_STEP, group), 0)
     later = np.maximum(size - _P2P_SECOND_STEP, 0)
     slow, fast = group.value("all_to_all.step_efficiency"), group.value("all_to_all.efficiency")
     time = (first / slow + later / fast) / group.figure
@@ -328,6 +328,14 @@ def pairwise(protocol: Protocol, size: FloatArray, group: RankGroup) -> Parts:
     }
 
 
+def _hidden(moved: float, group: RankGroup) -> float:
+    """Return the bytes that these links move in the time in which the profile's own links move `moved`.
+
+    That time passes while sends and receives start; slower links hide less in it.
+    """
+    return moved * min(group.figure / group.home, 1.0)
+
+
 def _pairwise_ll(part: FloatArray, group: RankGroup) -> Parts:
     """Return all-pairs with LL: few workgroups limit the rate, not the links, unless the links are slower still."""
     n, share = group.ranks, group.value("all_to_all.ll_efficiency")
@@ -335,7 +343,7 @@ def _pairwise_ll(part: FloatArray, group: RankGroup) -> Parts:
     if share < PAYLOAD[Protocol.LL]:
         rate = max(rate, min(share * group.home, PAYLOAD[Protocol.LL] * group.figure))
     ramp = np.clip(np.log2(part / (4 * KiB)) / 4, 0, 1) * group.value("all_to_all.ll_ramp")
-    beyond = np.maximum(part - _P2P_FLAT, 0)
+    beyond = np.maximum(part - _hidden(_P2P_FLAT, group), 0)
     return {
         "launch": np.full_like(part, group.value("all_to_all.ll_launch")),
         "latency": (n - 1) * group.value("all_to_all.ll_peer") + ramp,

@@ -6,11 +6,12 @@ from weft.hardware.form import form
 from weft.hardware.gpus import DTYPES, Gpu, GpuLink, parse_assignment
 from weft.hardware.resolve import Described, gpu, gpu_names, known_nodes, node_names, system
 from weft.hardware.stragglers import Stragglers, slower, slowest
-from weft.hardware.systems import KernelCost, Network, Node, RingKernels, System, Topology
+from weft.hardware.systems import Cpu, KernelCost, Network, Node, RingKernels, System, Topology
 
 __all__ = [
     "DTYPES",
     "FABRICS",
+    "Cpu",
     "Described",
     "Fabric",
     "Gpu",

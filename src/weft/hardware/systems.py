@@ -92,6 +92,10 @@ Topology = Literal["ring", "switch", "mesh", "hybrid", "pcie"]
 """How the GPUs of a node are connected: "hybrid" by the links in `edges`, "pcie" through the host and by `edges`."""
 
 
+Cpu = Literal["intel", "amd", "arm"]
+"""The vendor of a node's CPUs; "arm" for all of Arm's architecture, such as Grace."""
+
+
 class Network(Part):
     """The network between nodes: each GPU's rate in one direction, and its latency.
 
@@ -113,10 +117,11 @@ class Node(Sourced):
     lists (number of GPUs, how many one-directional rings of one link's width they form at once). `host_path` is the
     share of the PCIe rate that peers reach through root complexes and sockets. `switch_reduces` says whether the switch
     sums (NVLS), `merge_entries` and `merge_window` [s] whether it merges requests, as in `Fabric` (no switch on sale
-    does; assumed: 64 to 4096 entries and 0.5 to 10 us, or 0 and 0). `usual` marks the node of a GPU's bare name.
+    does; assumed: 64 to 4096 entries and 0.5 to 10 us, or 0 and 0). `cpu` is the vendor of its CPUs: NCCL assumes
+    other rates between nodes for AMD's. `usual` marks the node of a GPU's bare name.
     """
 
-    _texts: ClassVar[tuple[str, ...]] = ("topology", "switch_reduces", "edges", "lanes", "network.kind")
+    _texts: ClassVar[tuple[str, ...]] = ("topology", "switch_reduces", "edges", "lanes", "cpu", "network.kind")
     title: str
     description: str
     aliases: tuple[str, ...] = ()
@@ -131,6 +136,7 @@ class Node(Sourced):
     merge_window: Delay = 0.0
     edges: tuple[tuple[int, int, int], ...] = ()
     lanes: tuple[tuple[int, int], ...] = ()
+    cpu: Cpu = "intel"
     network: Network
 
     @property

@@ -45,15 +45,14 @@ from weft.kernels.library.collectives import (
     KiB,
     MiB,
     Protocol,
-    best_ring,
     canonical,
     check_channels,
-    choose,
     library_vendor,
     nvls_chunk,
     own_channels,
     protocol_of,
 )
+from weft.kernels.library.cost_model import best_ring, choose
 from weft.kernels.library.interconnect import Interconnect, interconnect
 from weft.kernels.library.software import executor_costs
 from weft.kernels.multicast import SwitchCollective
