@@ -224,13 +224,15 @@ def _collectives(
     name: str, sizes: Any, ranks: int, system: System, label: str, harness: BenchmarkProtocol
 ) -> Predicted:
     """Times of a collective on a system, who moves its data (CUs or DMA), and its nccl-tests bandwidth [GB/s]."""
+    from weft.estimate.target import target
     from weft.kernels.library.collectives import canonical, volume
 
     proper = canonical(name)
     prediction = weft.estimate(weft.Collective(proper, sizes, ranks), system, harness=harness)
     rate = sizes / prediction.seconds / 1e9
     rates = {"algbw_gbs": rate, "busbw_gbs": rate * volume(proper, ranks)}
-    columns = {"system": label, "collective": proper, "ranks": ranks, "bytes": sizes.astype("int64")}
+    nodes = target(system).nodes(ranks)
+    columns = {"system": label, "collective": proper, "ranks": ranks, "nodes": nodes, "bytes": sizes.astype("int64")}
     if harness.library:
         columns |= {"library": harness.library, "called": harness.host or "graph"}
     return Predicted(label, {**columns, "by": prediction.by}, prediction, rates)

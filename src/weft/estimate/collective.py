@@ -154,18 +154,31 @@ def _ring(protocol: Protocol, size: FloatArray, group: RankGroup) -> Parts:
     return {"launch": np.full_like(size, _launch(group)), "latency": waiting, **_side(moving, side)}
 
 
+_CONNECTION = 2 * MiB
+"""Bytes that the buffers of a connection between nodes hold: two channels of eight steps of 128 KiB (NCCL
+src/init.cc, p2pNetChunkSize)."""
+
+
 def _pairwise(protocol: Protocol, size: FloatArray, group: RankGroup) -> Parts:
-    """Return all pairs at once: traffic between nodes shares each GPU's adapter, traffic inside a node the links."""
+    """Return all pairs at once: traffic between nodes shares each GPU's adapter, traffic inside a node the links.
+
+    Each peer on another node takes its turn, and a lower share of the adapter's rate until the buffers of its
+    connection are full.
+    """
     local, ranks = group.per_node, group.ranks
-    outside = size * (ranks - local) / ranks / (group.fabric.nic * group.value("network.efficiency"))
-    if begins := group.fabric.nic_exchange:
-        outside = outside - begins * np.expm1(-outside / begins)
-    hop = _launch(group) + _hop(group)
+    remote, part, rate = ranks - local, size / ranks, group.fabric.nic
+    first = np.minimum(part, _CONNECTION)
+    outside = remote * first / (rate * group.value("network.exchange_first"))
+    outside += remote * (part - first) / (rate * group.value("network.exchange_efficiency"))
+    start = _launch(group) + _hop(group) + (local - 1) * group.value("network.exchange_local")
+    start += remote * group.value("network.exchange_peer")
     if local < 2:
-        return {"launch": np.full_like(size, hop), "network": outside}
+        kind = "ll" if protocol is Protocol.LL else "simple"
+        launch = np.full_like(size, group.value(f"all_to_all.{kind}_launch"))
+        return {"launch": launch, "latency": np.full_like(size, start), "network": outside}
     inside = pairwise(protocol, size * local / ranks, replace(group.pairs(local), name="all_to_all"))
     lacking = np.maximum(outside - inside["link"], 0)
-    return {**inside, "latency": inside["latency"] + hop, "network": lacking}
+    return {**inside, "latency": inside["latency"] + start, "network": lacking}
 
 
 Names = npt.NDArray[np.str_]

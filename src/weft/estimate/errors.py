@@ -138,7 +138,7 @@ def _unseen(what: str, kind: str, case: str, value: float = 0.0) -> Error | None
     """Return the interval by rows of another source about a case; None without any."""
     for one in UNSEEN.get(kind, ()):
         if case in one["of"] and one.get("least", 0.0) <= value < one.get("below", float("inf")):
-            return _of_mean(what, one, "rows that no fit saw")
+            return _of_mean(what, one, one.get("how", "rows that no fit saw"))
     return None
 
 
@@ -273,10 +273,11 @@ def with_scans(error: Error, share: float) -> Error:
     return Error(low, high, why)
 
 
-def operator_errors(timed: Iterable[tuple[Op, float]], gpu: Gpu) -> list[str]:
+def operator_errors(timed: Iterable[tuple[Op, float]], gpu: Gpu, per_node: int = 0) -> list[str]:
     """Return the classes of error of operators and their times [s] on a GPU, in words, those with the most time first.
 
-    Ends with the operators whose errors are not carried, and their share of the time.
+    Collectives of more than `per_node` ranks cross nodes; 0 means that all are in one node. Ends with the operators
+    whose errors are not carried, and their share of the time.
     """
     if gpu.vendor == "none":
         return [f"no one sells {gpu.name}, so nothing is measured on it"]
@@ -286,7 +287,8 @@ def operator_errors(timed: Iterable[tuple[Op, float]], gpu: Gpu) -> list[str]:
         if isinstance(op, Gemm):
             why = gemm_error(gpu.name, seconds).why
         elif isinstance(op, Collective):
-            why = collective_error(gpu.name, op.name, op.bytes).why
+            nodes = -(-op.ranks // per_node) if per_node else 1
+            why = collective_error(gpu.name, op.name, op.bytes, nodes).why
         elif isinstance(op, Attention) and op.library:
             why = attention_error(op.library, op.query, op.keys, gpu.name).why
         elif isinstance(op, Attention) and op.fused:

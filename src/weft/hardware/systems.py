@@ -99,15 +99,13 @@ Cpu = Literal["intel", "amd", "arm"]
 class Network(Part):
     """The network between nodes: each GPU's rate in one direction, and its latency.
 
-    `launch` is what its transport adds to the start of a collective, compared with InfiniBand; `exchange` is the most
-    that it adds to an exchange of all pairs, whose many messages begin slowly: all of it once they take much longer.
+    `launch` is what its transport adds to the start of a collective, compared with InfiniBand.
     """
 
     kind: str
     bandwidth: BytesPerSecond
     latency: Seconds
     launch: Delay = 0.0
-    exchange: Delay = 0.0
 
 
 class Node(Sourced):

@@ -236,7 +236,7 @@ def error_classes(answer: CoRun) -> dict[str, str]:
         return {}
     return {
         "gemm": gemm_error(gpu.name, answer.gemm.alone).why,
-        "collective": collective_error(gpu.name, moved.name, moved.bytes).why,
+        "collective": collective_error(gpu.name, moved.name, moved.bytes, answer.run.system.nodes).why,
         "sharing": contention_error(gpu, answer.run.overlap).why,
     }
 

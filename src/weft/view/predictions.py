@@ -264,7 +264,7 @@ class CollectiveReport(PredictionReport):
             return _HALF_BY_SWITCH.format(case["collective"])
         if gpu.vendor == "none":
             return ""
-        return collective_error(gpu.name, case["collective"], case["bytes"], system(machine).nodes).why
+        return collective_error(gpu.name, case["collective"], case["bytes"], case["nodes"]).why
 
     def sentences(self) -> list[str]:
         """Return the time of a single size, or the range of times, and the most bandwidth that is reached."""

@@ -112,7 +112,9 @@ class RunReport(Report[Comparison]):
         link = [f"link: {format_rate(ring_link(first.system).bandwidth, 4)}, {note}"] if note else []
         alone = [_ALONE] if len(self.answer) == 1 and self.answer.baseline.graph.gemms else []
         timed = [(node.op, first.duration(node.name)) for node in first.graph if node.name in first.durations]
-        sure = [f"expected error of operators in closed form: {why}" for why in operator_errors(timed, first.gpu)]
+        each = first.system.gpus_per_node if first.system.nodes > 1 else 0
+        errors = operator_errors(timed, first.gpu, each)
+        sure = [f"expected error of operators in closed form: {why}" for why in errors]
         return [*link, *alone, *left_out(self.answer), effort(self.answer), *sure]
 
     def tables(self) -> list[Table]:

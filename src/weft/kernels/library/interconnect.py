@@ -26,12 +26,12 @@ class Interconnect:
 
     `link_figure` is the rate that the library assumes per link and direction [bytes/s]: the line rate less headers
     and flow control. `links` is how many a GPU has. `nic` is the network's rate per GPU and direction [bytes/s],
-    `nic_latency` the latency of a message through it [s], `nic_launch` what it adds to a launch [s], `nic_exchange`
-    the most that it adds to an exchange of all pairs [s]. `cpu` is the vendor of a node's CPUs. `multicast` says
-    whether the switch reduces (NVLS). For irregular topologies, `lanes` maps a minimum number of ranks to the width of
-    the rings [links]. `bridge` is the number of links that join pairs of GPUs of a PCIe machine, and the rate that the
-    library assumes for each [bytes/s]. `kernels` are the costs of the library's kernels. Where rates were changed,
-    `sold` are those of the catalogue's system of that name, of a link and of the network [bytes/s].
+    `nic_latency` the latency of a message through it [s], `nic_launch` what it adds to a launch [s]. `cpu` is the
+    vendor of a node's CPUs. `multicast` says whether the switch reduces (NVLS). For irregular topologies, `lanes` maps
+    a minimum number of ranks to the width of the rings [links]. `bridge` is the number of links that join pairs of
+    GPUs of a PCIe machine, and the rate that the library assumes for each [bytes/s]. `kernels` are the costs of the
+    library's kernels. Where rates were changed, `sold` are those of the catalogue's system of that name, of a link and
+    of the network [bytes/s].
     """
 
     gpu: Gpu
@@ -44,7 +44,6 @@ class Interconnect:
     nic: float = 0.0
     nic_latency: float = 0.0
     nic_launch: float = 0.0
-    nic_exchange: float = 0.0
     cpu: Cpu = "intel"
     lanes: tuple[tuple[int, float], ...] = ()
     bridge: tuple[int, float] = (0, 0.0)
@@ -156,7 +155,6 @@ def _links(system: System) -> Interconnect:
         nic=node.network.bandwidth,
         nic_latency=node.network.latency,
         nic_launch=node.network.launch,
-        nic_exchange=node.network.exchange,
         cpu=node.cpu,
         lanes=tuple(sorted(lanes.items())),
         bridge=bridge,
