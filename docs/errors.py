@@ -124,6 +124,9 @@ NOTES = {
     "collective": "Libraries that Weft has no model of (MSCCL++, Triton-distributed) are left out.",
     "channels": "Protocol, channels and compute units are forced. The rate of a channel and NCCL 2.31 on this board "
     "are fitted to these rows; configurations that are left out of the fit are met within 1 point as well.",
+    "tuning": "No measurement: what NCCL 2.27.5 states of its own model on H100, latency and rate by algorithm and "
+    "protocol; the error of a choice is the share of sizes from 1 KiB to 16 GiB for which Weft chooses another one. "
+    "Forms: [collectives](collective-model.md#several-nodes).",
     "layer": "That rig's A100s held their highest clock, 1410 MHz, and so does the prediction. In decode its times "
     "hold the framework's 48 µs per operator, which no model of the GPU has.",
     "overlap": "*Sequential* and async TP are in closed form, the rest is simulated where the engine can cut "

@@ -25,6 +25,7 @@ _SUMMARY = {
     "gemm": ("dtype",),
     "collective": ("library", "collective"),
     "channels": ("ranks", "protocol", "compute_units"),
+    "tuning": ("quantity", "collective", "algorithm"),
     "layer": ("phase", "op"),
     "kernel": ("op",),
     "operator": ("operator",),

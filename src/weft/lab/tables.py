@@ -23,6 +23,7 @@ Kind = Literal[
     "gemm",
     "collective",
     "channels",
+    "tuning",
     "overlap",
     "contention",
     "corun",

@@ -150,7 +150,7 @@ class Candidate(NamedTuple):
     plateau: float = 1.0
     plateau_from: float = 0.0
 
-    def seconds(self, size: FloatArray) -> FloatArray:
+    def seconds(self, size: npt.NDArray[np.floating[Any]]) -> FloatArray:
         """Return the library's estimate for each size [s]."""
         factor: FloatArray | float = 1.0
         if self.factors is not None:
