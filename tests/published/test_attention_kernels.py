@@ -60,3 +60,11 @@ def test_a_window_saves_all_but_its_tiles():
     near = Attention(1, 64, 16384, 16384, 64, causal=1, dtype="bf16", window=128)
     times = [weft.estimate(op, "h100-sxm", SHORT).seconds for op in (whole, near)]
     assert times[0] / 40 < times[1] < times[0] / 10
+
+
+@pytest.mark.parametrize(("gpu", "queries"), [("h100-sxm", 128), ("b200", 256)])
+def test_a_causal_mask_saves_no_tile_that_any_query_of_a_workgroup_sees(gpu, queries):
+    """FlashAttention-4 takes two tiles of 128 queries through the same keys (flash_fwd_sm100.py, q_stage)."""
+    whole, masked = (Attention(8, 64, 1024, 1024, 128, causal=causal, dtype="bf16") for causal in (0, 1))
+    share = weft.estimate(masked, gpu).seconds / weft.estimate(whole, gpu).seconds
+    assert share == pytest.approx((1024 + queries) / (2 * 1024), abs=0.04)

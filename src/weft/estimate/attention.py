@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from weft.core.errors import InputError
 from weft.estimate.answer import Estimate, FloatArray, blend_parts, floats, from_parts, in_sequence, slowest
@@ -41,22 +42,29 @@ class _Generation(NamedTuple):
     `operations` are vector operations: scale and subtraction, maximum, sum, conversion, and its share of rescaling the
     output. `exponentials` are those on special-function units, which run concurrently with the vector units if
     `beside`, else in turn with them. `hidden` is the share of the shorter of products and softmax that runs
-    concurrently with the longer.
+    concurrently with the longer. A workgroup holds `queries`, tile by tile, and takes all of them through the keys that
+    any of them sees.
     """
 
     operations: float
     exponentials: float
     hidden: float
     beside: bool = False
+    queries: int = QUERY_TILE
 
 
-_GENERATIONS = {"blackwell": _Generation(3.5 + 0.25 * EXP, 0.75, 2 / 3, beside=True)}
+_GENERATIONS = {"blackwell": _Generation(3.5 + 0.25 * EXP, 0.75, 2 / 3, beside=True, queries=2 * QUERY_TILE)}
 """Blackwell's kernels rescale the output rarely, compute a quarter of the exponentials on vector units while special
-units compute the others, and run two tiles of queries in turn (FlashAttention-4) [assumed: a quarter, and two thirds
-hidden, 0.5 to 0.8]. With heads of 64 the exponentials take longer than the products."""
+units compute the others, and run two tiles of queries in turn, unless keys are split (FlashAttention-4,
+flash_attn/cute/flash_fwd_sm100.py, q_stage) [assumed: a quarter, and two thirds hidden, 0.5 to 0.8]. With heads of 64
+the exponentials take longer than the products."""
 _GENERATION = _Generation(6.0, 1.0, 0.5)
 """All others (FlashAttention-2, algorithm 1): two workgroups share a compute unit, or multiply in turn
 (FlashAttention-3, arXiv:2407.08608: both kinds of overlap gain 14 % over either) [hidden: assumed; 0.3 to 0.8]."""
+
+
+def _kernel_of(gpu: Gpu) -> _Generation:
+    return _GENERATIONS.get(gpu.architecture, _GENERATION)
 
 
 class _OlderKernel(NamedTuple):
@@ -116,7 +124,8 @@ def _forward(op: Attention, machine: Target) -> Estimate:
     tiles = kv_count * np.ceil(packed / QUERY_TILE)
     splits = np.clip(np.floor(units / tiles), 1, np.ceil(keys / LEAST_SPLIT))
     per_tile = np.minimum(packed, QUERY_TILE)
-    seen = _computed_share(op, QUERY_TILE)
+    held_queries = np.where(splits > 1, QUERY_TILE, _kernel_of(gpu).queries)
+    seen, groups = _computed_share(op, held_queries), kv_count * np.ceil(packed / held_queries)
     scores = tiles * np.ceil(keys / KEY_TILE) * KEY_TILE * seen
     rows = np.ceil(per_tile / 16) * 16  # the fewest rows that a matrix instruction processes
     compute = _unit_seconds(scores * rows, floats(op.head) + op.value_head, tiles * splits, 1.0, op, machine)
@@ -124,7 +133,7 @@ def _forward(op: Attention, machine: Target) -> Estimate:
     widths = floats(op.head) + op.value_head
     held = width(op.kv_dtype or op.dtype)
     own, kept = count * query * widths * size, kv_count * keys * widths * held * _key_share(op)
-    through = own + tiles * keys * widths * held * seen
+    through = own + groups * keys * widths * held * seen
     memory, cache, latency = _memory_times(own, kept, through, gpu)
     # Split keys need a second, small kernel that combines the partial results.
     return _estimate(compute, memory, cache, latency, np.where(splits > 1, 2.0, 1.0), gpu)
@@ -305,7 +314,7 @@ def _kernel(kernel: Gemm | Streaming, machine: Target) -> Estimate:
     return gemm(kernel, machine) if isinstance(kernel, Gemm) else streaming(kernel, machine)
 
 
-def _computed_share(op: Attention, tile: int) -> FloatArray:
+def _computed_share(op: Attention, tile: npt.ArrayLike) -> FloatArray:
     """Return the share of the scores that tiles compute: those that a mask keeps, and whole tiles along its edges."""
     query, keys = floats(op.query), floats(op.keys)
     edges = np.where(floats(op.window) > 0, 2.0, 1.0) * np.minimum(query, tile) / 2
@@ -328,7 +337,7 @@ def _unit_seconds(
     A score takes `width` multiply-adds, at a share `rate` of the main loop's; the fullest unit sets the pace.
     """
     compute = machine.gpu.compute
-    how = _GENERATIONS.get(machine.gpu.architecture, _GENERATION)
+    how = _kernel_of(machine.gpu)
     each = np.ceil(workgroups / compute.compute_units) / workgroups  # of all work, on the fullest unit
     matrix = 2 * scores * width / (rate * main_loop_flops(op.dtype, machine.gpu, machine.options))
     vector_clocks, special_clocks = how.operations / machine.gpu.vector_lanes, how.exponentials / SPECIALS_PER_CLOCK
