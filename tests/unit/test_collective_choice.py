@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+import weft
 from weft import hardware
 from weft.core.errors import InputError, UnknownNameError
 from weft.kernels.library.collectives import Algorithm, CollectiveCall, MiB, Protocol, canonical, steps
@@ -198,3 +199,10 @@ def test_one_rank_is_no_collective():
 )
 def test_a_ring_takes_the_librarys_number_of_workgroups(system, workgroups):
     assert interconnect(hardware.system(system)).workgroups(8) == workgroups
+
+
+def test_ranks_may_be_an_array_of_floats():
+    """Sweeps of several systems hold them so."""
+    ranks = np.array([16.0, 32.0])
+    found = weft.estimate(weft.Collective("all_reduce", 1e6, ranks), "dgx-h100")
+    assert found.by.tolist() == ["tree-ll128", "tree-ll128"]

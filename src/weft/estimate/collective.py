@@ -206,7 +206,7 @@ def collective(op: Collective, machine: Target) -> Estimate:
 
 def _different(values: npt.ArrayLike) -> list[int]:
     """Return the different whole numbers of an array, in order; unlike np.unique, without loading np.ma."""
-    return sorted({*np.ravel(values).tolist()})
+    return sorted({*map(int, np.ravel(values).tolist())})
 
 
 _NAMES = "<U16"
