@@ -14,9 +14,9 @@ from weft.core.errors import InputError, UnknownNameError
 from weft.core.options import RunOptions
 from weft.estimate import BenchmarkProtocol, estimate
 from weft.graph import Collective, Gemm, LibraryCollective, PaperAllReduce
+from weft.kernels.compute_units import split_units
 from weft.overlaps import STRATEGIES
 from weft.overlaps.lower.collectives import BY_UNITS, collective_kernel
-from weft.overlaps.lower.masks import split_units
 from weft.simulate import alone, compare
 from weft.simulate.single import simulate
 

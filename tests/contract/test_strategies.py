@@ -12,9 +12,10 @@ from weft.core.errors import InputError, UnknownNameError
 from weft.core.options import RunOptions
 from weft.graph import Collective, Gemm, concurrent
 from weft.kernels import GemmTiling
+from weft.kernels.compute_units import split_units
 from weft.overlaps import STRATEGIES
 from weft.overlaps.lower.fit import tiling_for
-from weft.overlaps.lower.masks import apart_of, split_units
+from weft.overlaps.lower.masks import apart_of
 from weft.simulate import compare
 from weft.simulate.result.stored import as_record, from_record, summary
 

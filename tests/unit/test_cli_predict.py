@@ -32,6 +32,17 @@ def test_json_holds_the_case_and_parts_that_add_up(tmp_path):
     assert row["tflops"] == pytest.approx(2 * 4096**3 / row["time_us"] / 1e6)
 
 
+def test_a_gemm_under_a_mask_keeps_the_librarys_tile_and_takes_more_rounds(tmp_path):
+    shown = run("gemm", "4096,4096,4096", "--gpu", "mi300x", "--compute-units", 128, "--json", tmp_path / "g.json")
+    assert "GEMMs on 128 compute units, long runs at the power limit" in shown
+    run("gemm", "4096,4096,4096", "--gpu", "mi300x", "--json", tmp_path / "whole.json")
+    few, whole = (json.loads((tmp_path / name).read_text())["predictions"][0] for name in ("g.json", "whole.json"))
+    assert few["compute_units"] == 128
+    assert few["time_us"] / whole["time_us"] == pytest.approx(3 ** (2 / 3), rel=0.03)  # 3 rounds at 3 ** (1 / 3)
+    with pytest.raises(InputError, match="compute_units is 305, but mi300x has 304"):
+        run("gemm", "4096,4096,4096", "--gpu", "mi300x", "--compute-units", 305)
+
+
 def test_a_file_of_shapes_gives_a_row_each(tmp_path):
     shapes = tmp_path / "shapes.csv"
     shapes.write_text("k,m,n,dtype,other\n64,128,256,bf16,x\n4096,1,4096,fp16,y\n")

@@ -108,6 +108,25 @@ def test_all_reduces_in_the_switch_and_on_a_mesh_are_simulated_on_a_whole_node(t
         assert np.all(np.abs(part.seconds / part.subject.measured - 1) < 0.1)
 
 
+def test_a_gemm_on_fewer_units_is_compared_by_mask_and_by_grid(tmp_path):
+    """A mask that a row does not state has the first bits of each run of 38; a time below the peak is left out."""
+    head = "size,dtype,backend,mask,cus,median_ms,tflops,source_file"
+    rows = [
+        "4096,bf16,torch,,128,0.6,1,a",  # its fullest shader engines have two units of 16
+        "4096,bf16,torch,0xffff,16,2.4,1,b",  # two units of each XCD, in two shader engines
+        "4096,bf16,ws_grid,,128,0.5,1,c",
+        "4096,bf16,streamk,,128,0.5,1,d",
+        "4096,bf16,ws_grid,,8,0.5,1,e",  # 34 TFLOP/s are the most of eight units
+    ]
+    (tmp_path / "rows.csv").write_text("\n".join([head, *rows, ""]))
+    done = validate(tmp_path)
+    found = pd.concat([one.frame() for one in done.predictions])
+    assert found.groupby("backend").size().to_dict() == {"torch": 2, "ws_grid": 1}
+    slow = found[found["backend"] == "torch"]["predicted"]
+    assert slow.max() / slow.min() == pytest.approx(19 / 5, rel=0.03)  # rounds, both at the boost clock
+    assert {problem.column for problem in done.problems} == {"backend", "median_ms"}
+
+
 def test_a_gemm_beside_an_all_reduce_is_compared_by_channels_and_kernel(tmp_path):
     """The all-reduce alone counts once for each number of channels; kernels without a model are left out."""
     head = "channels_max,m,n,k,dtype,comm_alone_ms,gemm,gemm_alone_ms,gemm_overlap_ms,comm_overlap_ms,wall_ms"

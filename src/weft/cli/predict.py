@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ from weft.graph import OPERATORS, Driver
 from weft.graph.routing import loads_of
 from weft.graph.streaming import STREAMING
 from weft.hardware import Gpu, System
+from weft.kernels.compute_units import units_left
 from weft.kernels.library.profiles import load_library
 from weft.kernels.library.served import EXPERT_FORMATS, libraries
 from weft.view import predictions
@@ -79,6 +81,7 @@ _systems_options = together(
     short_help="Predict a GEMM, or a file of them.",
     epilog=examples(
         "weft predict gemm 8192,8192,8192 --gpu h100-sxm,mi300x",
+        "weft predict gemm 8192,8192,8192 --gpu mi300x --compute-units 240",
         "weft predict gemm --shapes shapes.csv --csv times.csv",
     ),
 )
@@ -89,6 +92,11 @@ _systems_options = together(
     "--library", "A library of inference: trtllm, sglang, vllm-deepgemm, ...  [default: the vendor's]", metavar="NAME"
 )
 @option("--weights", "Its weights' format where that is narrower than the products': int8, int4.", metavar="NAME")
+@option(
+    "--compute-units",
+    "Compute units that a mask of the stream leaves the GEMM, equally many of each die.  [default: all]",
+    COUNT,
+)
 @option(
     "--shapes",
     "A CSV file with the columns m, n and k (also batch and dtype) instead of M,N,K.",
@@ -106,6 +114,7 @@ def gemm(
     batch: int,
     library: str | None,
     weights: str | None,
+    compute_units: int | None,
     shapes_file: Path | None,
     gpus: tuple[Gpu, ...],
     changes: Mapping[str, str],
@@ -120,7 +129,8 @@ def gemm(
     else:
         raise InputError("give either a shape, like 8192,8192,8192, or --shapes FILE")
     harness = BenchmarkProtocol(**drop_none(served=library, weights=weights))
-    done = [_gemms(gpu.replace(changes), shapes, options, harness) for gpu in gpus]
+    changed = [gpu.replace(changes) for gpu in gpus]
+    done = [_gemms(gpu, shapes, options, replace(harness, mask=units_left(gpu, compute_units))) for gpu in changed]
     outputs.show(predictions.GemmReport(predictions.Predictions(done)))
 
 
@@ -138,6 +148,8 @@ def _gemms(gpu: Gpu, shapes: cases.Shapes, options: RunOptions, harness: Benchma
             parts.setdefault(name, np.zeros(dtypes.size))[chosen] = part
     flops = 2.0 * shapes["m"] * shapes["n"] * shapes["k"] * shapes["batch"]
     columns = {"gpu": gpu.name, **shapes, "clock": options.clock}
+    if harness.mask is not None:
+        columns["compute_units"] = len(harness.mask)
     if harness.served:
         columns |= {"library": harness.served, "weights": harness.weights}
     return Predicted(gpu.name, columns, Estimate(seconds, bound, parts), {"tflops": flops / seconds / 1e12})

@@ -130,6 +130,8 @@ ShareOrNone = Annotated[float, Quantity(Dimension.COUNT, at_most=1, zero_allowed
 """A fraction of a whole, 0 to 1."""
 Cycles = Annotated[float, Quantity(Dimension.COUNT, zero_allowed=True)]
 """Clock cycles of a compute unit, zero or more."""
+Exponent = Annotated[float, Quantity(Dimension.COUNT, at_most=10, zero_allowed=True)]
+"""The exponent of a law of growth, 0 for none."""
 BytesOrNone = Annotated[int, Quantity(Dimension.BYTES, whole=True, zero_allowed=True)]
 """A capacity, whole, 0 for none [bytes]."""
 BytesPerSecondOrNone = Annotated[float, Quantity(Dimension.BYTES_PER_SECOND, zero_allowed=True)]

@@ -64,20 +64,52 @@ def first_unit(m: Machine, g: int, part: int) -> int:
 
 @shared
 def _deal(m: Machine, g: int, k: int) -> None:
-    """Deal the workgroups of kernel `k` round robin to the partitions in which its mask allows a compute unit."""
-    partitions = m.shape[y.SIZE_PARTITIONS]
+    """Deal the workgroups of kernel `k` round robin to the partitions in which its mask allows a compute unit.
+
+    Those of a partition are dealt round robin to its shader engines with such a compute unit, if the kernel's are.
+    """
+    partitions, shaders = m.shape[y.SIZE_PARTITIONS], m.kernel[g, k, y.KERNEL_SHADERS]
     dealt = 0
     for part in range(partitions):
-        m.dealt[g, k, part] = y.NEVER
-        for u in range(first_unit(m, g, part), first_unit(m, g, part + 1)):
+        first, allowed = first_unit(m, g, part), 0
+        for shader in range(shaders):
+            m.dealt[g, k, part, shader] = y.NEVER
+        for u in range(first, first_unit(m, g, part + 1)):
             if m.unit_mask[g, k, u] == 1:
-                m.dealt[g, k, part] = dealt
-                dealt += 1
-                break
+                m.dealt[g, k, part, (u - first) % shaders] = dealt
+                allowed = 1
+        dealt += allowed
     m.kernel_run[g, k, y.RUN_STRIDE] = dealt
     for part in range(partitions):
-        if m.dealt[g, k, part] < m.kernel[g, k, y.KERNEL_WORKGROUPS]:
+        rank = 0
+        for shader in range(shaders):
+            if m.dealt[g, k, part, shader] != y.NEVER:
+                m.dealt[g, k, part, shader] += dealt * rank
+                rank += 1
+        if _has_left(m, g, part, k):
             _join_ready(m, g, part, k)
+
+
+@block
+def _has_left(m: Machine, g: int, part: int, k: int) -> bool:
+    """Whether workgroups of kernel `k` that are dealt to a partition are not placed."""
+    left = False
+    for shader in range(m.kernel[g, k, y.KERNEL_SHADERS]):
+        left = left or m.dealt[g, k, part, shader] < m.kernel[g, k, y.KERNEL_WORKGROUPS]
+    return left
+
+
+@block
+def _shader_of(m: Machine, g: int, part: int, k: int, u: int) -> int:
+    """The shader engine of a compute unit among those of its partition to which kernel `k` is dealt."""
+    return (u - g * m.shape[y.SIZE_CUS] - first_unit(m, g, part)) % m.kernel[g, k, y.KERNEL_SHADERS]  # type: ignore[no-any-return]
+
+
+@block
+def _grid_full(m: Machine, g: int, part: int, k: int) -> bool:
+    """Whether as many workgroups of kernel `k` run in a partition as its grid has there."""
+    grid, parts = m.kernel[g, k, y.KERNEL_GRID], m.kernel_run[g, k, y.RUN_STRIDE]
+    return grid > 0 and m.running[g, k, part] >= max((grid + parts - 1 - part % parts) // parts, 1)  # type: ignore[no-any-return]
 
 
 @block
@@ -121,9 +153,13 @@ def _leave_ready(m: Machine, g: int, part: int, c: int) -> None:
 def _emptiest_unit(m: Machine, g: int, part: int, k: int) -> int:
     """The allowed compute unit with the most free places, the lowest number on a tie; NONE if none has room."""
     best, places = y.NONE, 0
-    base = g * m.shape[y.SIZE_CUS]
+    base, last = g * m.shape[y.SIZE_CUS], m.kernel[g, k, y.KERNEL_WORKGROUPS]
+    if _grid_full(m, g, part, k):
+        return best
     for u in range(base + first_unit(m, g, part), base + first_unit(m, g, part + 1)):
-        if m.unit[u, y.UNIT_PLACES] > places and _fits(m, u, g, k):
+        if m.unit[u, y.UNIT_PLACES] <= places or not _fits(m, u, g, k):
+            continue
+        if m.dealt[g, k, part, _shader_of(m, g, part, k, u)] < last:
             best, places = u, m.unit[u, y.UNIT_PLACES]
     return best
 
@@ -173,7 +209,7 @@ def dispatch_in(m: Machine, g: int, part: int, now: int) -> None:
             _refuse(m, g, part, c)
             continue
         _place(m, g, part, k, u, now)
-        if m.dealt[g, k, part] >= m.kernel[g, k, y.KERNEL_WORKGROUPS]:
+        if not _has_left(m, g, part, k):
             _leave_ready(m, g, part, c)
 
 
@@ -189,12 +225,16 @@ def _place(m: Machine, g: int, part: int, k: int, u: int, now: int) -> None:
     m.unit[u, y.UNIT_LDS] -= m.kernel[g, k, y.KERNEL_LDS]
     resident = m.resident
     resident[w, y.WG_KERNEL] = k
-    resident[w, y.WG_INDEX] = m.dealt[g, k, part]
+    shader, dealt_to = _shader_of(m, g, part, k, u), 0
+    for other in range(m.kernel[g, k, y.KERNEL_SHADERS]):
+        dealt_to += m.dealt[g, k, part, other] != y.NEVER
+    resident[w, y.WG_INDEX] = m.dealt[g, k, part, shader]
     resident[w, y.WG_UNIT] = u
     resident[w, y.WG_GPU] = g
     resident[w, y.WG_WAITING] = 0
     resident[w, y.WG_LAST] = now
-    m.dealt[g, k, part] += m.kernel_run[g, k, y.RUN_STRIDE]
+    m.dealt[g, k, part, shader] += m.kernel_run[g, k, y.RUN_STRIDE] * dealt_to
+    m.running[g, k, part] += 1
     if m.kernel_run[g, k, y.RUN_PLACED] == 0:
         m.flow[g, y.FLOW_EXCHANGES] += m.kernel[g, k, y.KERNEL_EXCHANGES]
     m.kernel_run[g, k, y.RUN_PLACED] += 1
@@ -220,6 +260,7 @@ def retire(m: Machine, w: int, now: int) -> None:
     if m.kernel[g, k, y.KERNEL_MONITOR] == 1 and m.flow[g, y.FLOW_INTENSITY] == y.NONE:
         _choose_threshold(m, g, now)
     m.kernel_run[g, k, y.RUN_FINISHED] += 1
+    m.running[g, k, m.unit[u, y.UNIT_PARTITION]] -= 1
     if m.kernel[g, k, y.KERNEL_MONITOR] == 1:
         _find_critical(m, g, k, now)
     if m.kernel_run[g, k, y.RUN_FINISHED] == m.kernel[g, k, y.KERNEL_WORKGROUPS]:

@@ -51,20 +51,21 @@ QUEUE_ENTRY = 32
 # GPU_MERGE_ENTRIES: the requests for this GPU that the switch's table holds (0: any number); GPU_MERGE_WINDOW: how long
 # it holds one for others to the same place (0: it has no table, and adds up whole tiles). GPU_FABRIC64: one port of the
 # fabric, in front of a slice of the memory-side cache (0: there is none); GPU_FABRIC_EXCHANGE64 for communication.
-# GPU_CORUN_CYCLE: a cycle of a kernel of tiles beside one that exchanges data, GPU_CYCLE otherwise.
+# GPU_CORUN_CYCLE: a cycle of a kernel of tiles beside one that exchanges data, KERNEL_CYCLE otherwise.
 
 # shape[:] — sizes shared by all GPUs.
 (
     SIZE_GPUS, SIZE_CUS, SIZE_CHANNELS, SIZE_BANKS, SIZE_GROUPS, SIZE_INTERLEAVE, SIZE_ROW, SIZE_BURST,
     SIZE_REQUEST, SIZE_SETS, SIZE_WAYS, SIZE_RESIDENT, SIZE_KERNELS, SIZE_REGIONS, SIZE_TILES, SIZE_WAVEFRONTS,
     SIZE_COUNTERS, SIZE_ENGINES, SIZE_BLOCK_TILES, SIZE_PARTITIONS, SIZE_SLICES, SIZE_SIDE_SETS, SIZE_SIDE_WAYS,
-    SIZE_CLASSES, SIZE_CAUSES, SIZE_COMPUTE_CAUSE, SIZE_HASH, SIZE_COLUMNS,
-) = _columns(28)  # fmt: skip
+    SIZE_CLASSES, SIZE_CAUSES, SIZE_COMPUTE_CAUSE, SIZE_HASH, SIZE_SHADERS, SIZE_COLUMNS,
+) = _columns(29)  # fmt: skip
 # SIZE_RESIDENT: workgroup places per compute unit; SIZE_BLOCK_TILES: workgroup tiles per DMA command.
 # SIZE_PARTITIONS: groups of compute units with a cache of their own each, of SIZE_SETS sets in SIZE_SLICES slices.
 # SIZE_SIDE_SETS: sets that a channel has in the memory-side cache (0: there is none). SIZE_CLASSES: kernels of
 # equal resource needs, allowed compute units and priority form a class. SIZE_HASH: -1 if each round of stripes over the
-# channels, and of rows over the banks, is shifted against the last, 0 if all begin at the same one.
+# channels, and of rows over the banks, is shifted against the last, 0 if all begin at the same one. SIZE_SHADERS: the
+# most of KERNEL_SHADERS.
 
 # kernel[g, k, :]
 (
@@ -72,8 +73,8 @@ QUEUE_ENTRY = 32
     KERNEL_LDS, KERNEL_PRIORITY, KERNEL_PREDECESSORS, KERNEL_FIRST_SUCCESSOR, KERNEL_SUCCESSORS,
     KERNEL_AFTER_COUNTER, KERNEL_AFTER_VALUE, KERNEL_LAUNCH, KERNEL_RELEASE, KERNEL_MONITOR, KERNEL_FIRST_COPY,
     KERNEL_COPIES, KERNEL_COMPLETION, KERNEL_CLASS, KERNEL_STAGE, KERNEL_ACKNOWLEDGE, KERNEL_ACKNOWLEDGE_BUSY,
-    KERNEL_TILED, KERNEL_EXCHANGES, KERNEL_COLUMNS,
-) = _columns(26)  # fmt: skip
+    KERNEL_TILED, KERNEL_EXCHANGES, KERNEL_SHADERS, KERNEL_GRID, KERNEL_CYCLE, KERNEL_COLUMNS,
+) = _columns(29)  # fmt: skip
 # KERNEL_PHASES: phases of one script; a kernel may have several, and each workgroup runs one of them.
 # KERNEL_PREDECESSORS: kernels that must have ended; KERNEL_AFTER_COUNTER, KERNEL_AFTER_VALUE: a counter and the value
 # that it must have reached (NONE: no counter). KERNEL_SUCCESSORS: kernels that wait for this one to end, in the rows
@@ -83,6 +84,9 @@ QUEUE_ENTRY = 32
 # of their last byte to the kernel's end. KERNEL_STAGE: number of workgroups that are dispatched together, once all of
 # the stage before have ended (0: each as soon as it fits). KERNEL_ACKNOWLEDGE: from the time that a link has sent
 # what a slot stores until the slot continues; KERNEL_ACKNOWLEDGE_BUSY: the same while a kernel with KERNEL_TILED runs.
+# KERNEL_SHADERS: shader engines of a partition to which its workgroups are dealt round robin, whether or not they have
+# room (1: each goes wherever there is room). KERNEL_GRID: its most workgroups at once (0: as many as fit).
+# KERNEL_CYCLE: its cycle of a compute unit, with no kernel beside it that exchanges data.
 # phase[g, p, :] — one pipelined loop of a workgroup script.
 (
     PHASE_ITERATIONS, PHASE_SHARED, PHASE_SLOTS, PHASE_FIRST_LOAD, PHASE_LOADS, PHASE_CYCLES, PHASE_STORE,

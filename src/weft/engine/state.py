@@ -66,6 +66,7 @@ class Machine(NamedTuple):
     flow: Table
     kernel_run: Table
     dealt: Table
+    running: Table
     ready: Table
     ready_next: Table
     # Counters and logs for the result.
@@ -242,7 +243,8 @@ def allocate(
         counter=table(gpus, max(int(s[y.SIZE_COUNTERS]), 1), y.COUNTER_COLUMNS),
         flow=table(gpus, y.FLOW_COLUMNS),
         kernel_run=table(gpus, int(s[y.SIZE_KERNELS]), y.RUN_COLUMNS),
-        dealt=table(gpus, int(s[y.SIZE_KERNELS]), partitions),
+        dealt=table(gpus, int(s[y.SIZE_KERNELS]), partitions, int(s[y.SIZE_SHADERS])),
+        running=table(gpus, int(s[y.SIZE_KERNELS]), partitions),
         ready=table(gpus, partitions, int(s[y.SIZE_CLASSES]), y.READY_COLUMNS),
         ready_next=table(gpus, int(s[y.SIZE_KERNELS]), partitions),
         traffic=table(gpus, causes),

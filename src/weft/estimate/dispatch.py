@@ -200,8 +200,11 @@ def _as_chosen(node: Node, machine: Target) -> Target:
     """
     choice, kernel, where = node.choice, node.choice.kernel, "the closed form of weft.estimate"
     if not isinstance(node.op, Collective):
-        check_choice(node, (), ("launches_before",), where)
-        return machine
+        masked = ("compute_units",) if isinstance(node.op, Gemm) else ()
+        check_choice(node, (), ("launches_before", *masked), where)
+        if not masked or choice.compute_units is None:
+            return machine
+        return replace(machine, harness=replace(machine.harness, mask=choice.compute_units))
     timed = kernel is None or isinstance(kernel, _TIMED)
     if not timed or (isinstance(kernel, MoEExchange) and kernel.dispatcher is not None):
         from weft.kernels.library.collectives import KERNELS

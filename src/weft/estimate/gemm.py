@@ -17,6 +17,7 @@ from weft.graph import DTYPE_BYTES, Gemm
 from weft.graph.op import OUTPUT_DTYPES, width
 from weft.graph.tiling import GemmTiling
 from weft.hardware import Gpu
+from weft.kernels.compute_units import Placement
 from weft.kernels.gemm import main_loop_flops, promoted_share, running_clock
 from weft.kernels.library.served import library, table_of, values_of
 from weft.kernels.library.tiles import KernelCandidate, batched_candidates, candidates, most_parts
@@ -56,10 +57,12 @@ def gemm(op: Gemm, machine: Target, inside: Inside = _ALONE) -> Estimate:
     than a tuner tries. The GEMMs of a batch share one launch. A and C count as cached if they fit beside B, and B if
     all `rotation` Bs fit. Parts [s]: launch, convert, compute (the matrix units at their achieved rate), tail (units
     idle or computing padding), cache, latency, fill (begin and end of workgroups), memory (what DRAM adds), split.
-    The harness may name a library of inference (`_served_gemm`). Raises InputError for data types that the GPU lacks.
+    The harness may name a library of inference (`_served_gemm`), or a `mask` of compute units, of which the library
+    chooses its kernel unaware. Raises InputError for data types that the GPU lacks.
     """
     if machine.harness.served and inside is _ALONE:
         return _served_gemm(op, machine)
+    mask = machine.mask
     given = np.broadcast_arrays(*map(floats, (op.m, op.n, op.k, op.batch, *inside.distinct)))
     flat: Any = map(np.ravel, given)
     shapes: Shapes = gemm_kernel.GemmShape(*flat)
@@ -72,10 +75,10 @@ def gemm(op: Gemm, machine: Target, inside: Inside = _ALONE) -> Estimate:
     rates = rates._replace(unit_flops=rates.unit_flops * share, output=rates.output * inside.stored)
     if inside.whole:
         rates = rates._replace(parts=1.0, own_parts=1.0)
-    times = _run(shapes, library, rates)
+    times = _run(shapes, library, rates, machine, mask)
     few = batched_candidates(machine.gpu.architecture, op.dtype)
     if few and inside is _ALONE and np.any(shapes.batch > 1):
-        batched: Any = np.where(shapes.batch > 1, _run(shapes, few, rates), times)
+        batched: Any = np.where(shapes.batch > 1, _run(shapes, few, rates, machine, mask), times)
         times = gemm_kernel.Attempt(*batched)
     parts = _parts(shapes, times, rates)
     launch = achieved.gemm_host if harness.timed == "host" else achieved.gemm_launch
@@ -112,6 +115,11 @@ def _served_gemm(op: Gemm, machine: Target) -> Estimate:
     unknown library, InputError for a format that it has no values of.
     """
     gpu, harness = machine.gpu, machine.harness
+    if harness.mask is not None:
+        raise InputError(
+            f"kernels of {harness.served} are timed on all compute units, not under a mask; leave out the mask, or the "
+            "library"
+        )
     of = library("gemm", harness.served)
     what = f"{op.dtype}-{harness.weights}" if harness.weights else op.dtype
     own = values_of(table_of("gemm", of.name, what, gpu.architecture), harness.values)
@@ -174,11 +182,19 @@ def effective_rates(dtype: str, machine: Target) -> gemm_kernel.KernelMachine:
     )
 
 
+_ROUNDING = 1e-9
+"""By how much more units count, so that whole rounds stay whole."""
 _seen = 0
 
 
-def _run(shapes: Shapes, library: tuple[KernelCandidate, ...], rates: gemm_kernel.KernelMachine) -> gemm_kernel.Attempt:
-    """Return the Attempt under the best candidate, each field an array over the shapes."""
+def _run(
+    shapes: Shapes,
+    library: tuple[KernelCandidate, ...],
+    rates: gemm_kernel.KernelMachine,
+    machine: Target,
+    mask: tuple[int, ...] | None,
+) -> gemm_kernel.Attempt:
+    """Return the Attempt under the candidate that is best on the whole GPU, each field an array over the shapes."""
     global _seen  # noqa: PLW0603 - how much was asked in this process decides whether machine code pays
     count = len(shapes.m)
     _seen += count
@@ -188,7 +204,37 @@ def _run(shapes: Shapes, library: tuple[KernelCandidate, ...], rates: gemm_kerne
     tiles = np.array([as_tile(one) for one in library])
     scratch = np.empty((len(tiles), len(gemm_kernel.WorkgroupCosts._fields))), np.empty(len(tiles))
     run(np.stack(shapes, axis=1), tiles, rates, chosen, times, *scratch)
+    if mask is not None:
+        for i, shape in enumerate(np.stack(shapes, axis=1)):
+            tile, found = gemm_kernel.Tile(*tiles[chosen[i]]), gemm_kernel.Attempt(*times[i])
+            of = gemm_kernel.GemmShape(*shape)
+            few = rates_on(rates, of, tile, found, machine.gpu, machine.options, mask)
+            times[i] = gemm_kernel.time_candidate(of, tile, found.columns, found.splits, few)
     return gemm_kernel.Attempt(*times.T)
+
+
+def rates_on(
+    rates: gemm_kernel.KernelMachine,
+    shape: gemm_kernel.GemmShape,
+    tile: gemm_kernel.Tile,
+    found: gemm_kernel.Attempt,
+    gpu: Gpu,
+    options: RunOptions,
+    mask: tuple[int, ...],
+) -> gemm_kernel.KernelMachine:
+    """Return the rates of the compute units of a mask, for a shape whose kernel was `found` on the whole GPU.
+
+    On a GPU of several dies the units count that work on average over the rounds of the fullest shader engine, at the
+    clock that their number allows (`weft.kernels.compute_units`); elsewhere all units of the mask.
+    """
+    if gpu.dies == 1:
+        return rates._replace(units=float(len(mask)))
+    grid = np.ceil(shape.m / tile.rows) * np.ceil(shape.n / found.columns)
+    work, resident = int(grid * found.splits * shape.batch), max(int(tile.resident), 1)
+    placed = Placement(mask, resident)
+    units = work / (placed.rounds(work, gpu) * resident) * (1 + _ROUNDING)
+    clock = placed.clock_gain(work, gpu, options)
+    return rates._replace(units=units, unit_flops=rates.unit_flops * clock)
 
 
 def time_each(op: Gemm, tiles: FloatArray, splits: Any, rates: gemm_kernel.KernelMachine) -> FloatArray:

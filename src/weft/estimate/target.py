@@ -42,6 +42,8 @@ class BenchmarkProtocol:
     the conversion of a 16-bit A to scaled 8-bit rows; `tuned` takes the best kernel that a tuner finds, not the choice
     of the library.
 
+    `mask` are the compute units that a GEMM may use, as indices from 0 (None: all).
+
     GEMMs and streaming operators may be `served` by a library of inference (`weft.kernels.library.served`), GEMMs with
     `weights` of a narrower format ("int8", "int4") that become 16 bits on their way to the matrix units. `values`
     replace shipped ones of libraries by path, like {"gemm.trtllm.fp8.hopper.start": 3e-6} [base units].
@@ -69,6 +71,7 @@ class BenchmarkProtocol:
     driver: Driver = Driver.CU
     channels: int | None = None
     compute_units: int | None = None
+    mask: tuple[int, ...] | None = None
     host: str = ""
     network: float | str | None = None
     served: str = ""
@@ -133,6 +136,16 @@ class Target:
         fabric = interconnect(self.system)
         network = self.harness.network
         return fabric if network is None else replace(fabric, nic=float(network))
+
+    @property
+    def mask(self) -> tuple[int, ...] | None:
+        """The compute units that a GEMM may use; None if it may use all. Raises InputError for one that is missing."""
+        mask, units = self.harness.mask, self.gpu.compute.compute_units
+        if mask is None or len(set(mask)) == units:
+            return None
+        if not mask or not 0 <= min(mask) <= max(mask) < units:
+            raise InputError(f"the mask of a GEMM is {show_value(mask)}; give one or more of 0 to {units - 1}, or None")
+        return mask
 
     @property
     def name(self) -> str:

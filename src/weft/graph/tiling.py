@@ -19,7 +19,9 @@ class GemmTiling:
     tile lines walked together (Tensile's "workgroup mapping", usually 8). `stages` K steps are held in local memory.
     `resident` workgroups share a compute unit (0: as many as fit). A is fetched jointly by `share_columns` neighbouring
     workgroups in a row of tiles, B by `share_rows` in a column (multicast clusters, or pairs that compute together). K
-    is cut into `splits` parts, each with workgroups of its own, whose sums a second kernel adds up (split-K).
+    is cut into `splits` parts, each with workgroups of its own, whose sums a second kernel adds up (split-K). At most
+    `persistent` workgroups run at once and take tiles in turn, as in a work-stealing kernel with a limited grid (0: a
+    workgroup per tile).
     """
 
     rows: int = 128
@@ -33,10 +35,11 @@ class GemmTiling:
     share_rows: int = 1
     share_columns: int = 1
     splits: int = 1
+    persistent: int = 0
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            check_whole(f"{name} of a GEMM's tiling", value, int(name != "resident"), 128)
+            check_whole(f"{name} of a GEMM's tiling", value, int(name not in ("resident", "persistent")), 128)
         if self.slots > y.SLOTS:
             raise InputError(
                 f"GEMM tiling: slots is {self.slots}; a workgroup has between 1 and {y.SLOTS} iterations in flight"

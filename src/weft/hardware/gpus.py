@@ -18,6 +18,7 @@ from weft.core.catalog import (
     CountOrNone,
     Cycles,
     Delay,
+    Exponent,
     Flag,
     Hertz,
     HertzOrNone,
@@ -65,7 +66,9 @@ class Compute(Part):
     """The compute units (CUs): what each can hold and how fast it moves data; `clock` is the highest boost clock.
 
     With `stages_in_step` a GEMM's workgroups are dispatched stage by stage: as many as the GPU holds, once all of the
-    stage before have ended. Without it, each is dispatched as soon as it fits.
+    stage before have ended. Without it, each is dispatched as soon as it fits. `shader_engines` of each die (XCD) get
+    equally many workgroups of a kernel whose stream has a mask; compute unit i of a die lies in shader engine i modulo
+    their number (1: the units of a die form no such groups, or none are known).
     """
 
     compute_units: Units
@@ -79,6 +82,7 @@ class Compute(Part):
     port_bytes_per_clock: Count
     launch_latency: Seconds
     stages_in_step: Flag
+    shader_engines: Units = 1
 
     def resident_workgroups(self, threads: int, registers: int, lds: int) -> int:
         """Return how many workgroups a compute unit holds at once, by their threads, registers and local memory
@@ -301,7 +305,8 @@ class Clocks(Part):
     """Clocks besides the highest boost clock: that of the data sheet's matrix peak, and those at the power limit.
 
     `sustained` is the clock that matrix products hold in long runs. `sustained_fp16`, `sustained_fp32` (0: the same)
-    and `sustained_fp8` are those of fp16, of fp32 and of 8-bit numbers.
+    and `sustained_fp8` are those of fp16, of fp32 and of 8-bit numbers. At the power limit the power of a compute unit
+    grows with its clock to `power_exponent`, so fewer units run at a higher clock (0: not known, the clock stays).
     """
 
     matrix_peak: Hertz
@@ -309,6 +314,7 @@ class Clocks(Part):
     sustained_fp8: Hertz
     sustained_fp16: HertzOrNone = 0
     sustained_fp32: HertzOrNone = 0
+    power_exponent: Exponent = 0.0
 
 
 class Achieved(Part):

@@ -1,7 +1,8 @@
-"""GEMMs concurrent with an all-reduce on a number of RCCL channels, as measured on eight MI300X.
+"""GEMMs concurrent with an all-reduce on a number of RCCL channels, and alone on fewer compute units, on MI300X.
 
-The rows do not name what all have in common: eight MI300X, and an all-reduce of 512 MiB that is launched first
-(inferred from equal times of rows that say so). The GEMM alone, and each beside the other, are medians of loops.
+The rows do not name what all have in common. Concurrent ones: eight MI300X, and an all-reduce of 512 MiB that is
+launched first (inferred from equal times of rows that say so); the GEMM alone, and each beside the other, are medians
+of loops. On fewer units: one MI300X, a mask of the stream or a grid of a persistent kernel.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pandas as pd
 from weft import hardware
 from weft.core.errors import join_or
 from weft.graph import Collective, Gemm, Graph, KernelChoice, TiledGemm, concurrent
+from weft.kernels.compute_units import units_of_mask
 from weft.kernels.library.interconnect import interconnect
 from weft.lab.checks import Unfit, unfit_rows
 from weft.lab.kinds import RowKind
@@ -92,3 +94,65 @@ CORUNS = RowKind(
     blamed="gemm",
 )
 """A GEMM concurrent with an all-reduce with a number of channels, simulated request by request."""
+
+
+class LimitedKernel(StrEnum):
+    """The GEMM kernels of rows on fewer compute units: hipBLASLt under a mask, work stealing with a limited grid."""
+
+    MASKED = "torch"
+    GRID = "ws_grid"
+
+
+_XCDS, _XCD_BITS = 8, 38
+"""The masks that rows do not state have the first bits of each run of 38, as their script takes an XCD's units to lie.
+Bits in fact go to the XCDs in turn (`units_of_mask`), so shader engines keep unequally many units."""
+
+
+def mask_bits(stated: str, units: int) -> list[int]:
+    """Return the set bits of a row's mask: those stated in full, else the first of each run of `units` // 8."""
+    if stated.startswith("0x") and not stated.endswith("."):
+        return [bit for bit in range(int(stated, 16).bit_length()) if int(stated, 16) >> bit & 1]
+    return [_XCD_BITS * run + bit for run in range(_XCDS) for bit in range(units // _XCDS)]
+
+
+def _check_units(line: int, row: Mapping[str, Any]) -> None:
+    """Raise Unfit for a kernel without a model, and for more units than there are or too few for the row's time."""
+    gpu = hardware.gpu(_GPU)
+    if row["backend"] not in [*LimitedKernel]:
+        raise Unfit(
+            "backend", str(row["backend"]), f"its kernel has no model; rows may have {join_or([*LimitedKernel])}"
+        )
+    units = int(row["cus"])
+    if not _XCDS <= units <= gpu.compute.compute_units:
+        raise Unfit("cus", str(units), f"{gpu.name} has 8 to {gpu.compute.compute_units} for a kernel on all its dies")
+    least = 2 * row["size"] ** 3 / gpu.matrix_rate(row["dtype"], "boost") * gpu.compute.compute_units / units
+    if row["median_ms"] * 1e-3 < least:
+        raise Unfit("median_ms", f"{row['median_ms']:.6g}", f"this is faster than {units} units at their highest clock")
+
+
+@lru_cache(maxsize=256)
+def _limited(kernel: str, dtype: str, size: float, units: float, stated: str) -> float:
+    """Return the simulated time of a GEMM on fewer compute units [s]."""
+    from weft.simulate.single import alone, simulate
+
+    gpu, gemm, count = hardware.gpu(_GPU), Gemm(int(size), int(size), int(size), dtype), int(units)
+    if kernel == LimitedKernel.GRID:
+        tiling = replace(tiling_for(gemm, gpu), rows=256, columns=256, persistent=count)
+        return float(simulate(alone(gemm, kernel=TiledGemm(tiling)), gpu).seconds)
+    whole = count == gpu.compute.compute_units
+    mask = None if whole else units_of_mask(gpu, mask_bits(stated, count))
+    return float(simulate(alone(gemm, compute_units=mask), gpu).seconds)
+
+
+LIMITED = RowKind(
+    kind="compute_units",
+    by=("backend", "dtype", "size", "cus", "mask"),
+    query=lambda *cells: cells,
+    call=lambda rows, machine, *cells: _limited(*cells),
+    checks=lambda checked: [unfit_rows(checked, _check_units)],
+    expand=lambda checked: [("compute_units", checked.rows.assign(measured=checked.rows["median_ms"] * 1e-3))],
+    column="",
+    labels=lambda rows, machine, _: rows[["backend"]],
+    blamed="cus",
+)
+"""A GEMM on fewer compute units, simulated request by request."""

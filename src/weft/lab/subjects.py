@@ -45,6 +45,7 @@ _SUMMARY = {
     "overlap": ("system", "collective", "method", "quantity", "seen"),
     "contention": ("quantity",),
     "corun": ("gemm", "quantity"),
+    "compute_units": ("backend",),
     "fused": ("system", "op", "method", "quantity"),
     "ring": ("collective", "ranks"),
     "step": ("framework", "layers"),

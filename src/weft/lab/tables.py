@@ -27,6 +27,7 @@ Kind = Literal[
     "overlap",
     "contention",
     "corun",
+    "compute_units",
     "fused",
     "layer",
     "kernel",

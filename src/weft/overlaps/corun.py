@@ -27,12 +27,12 @@ from weft.graph import (
 )
 from weft.graph.choice import Alone, LibraryAlgorithm
 from weft.hardware import Gpu, System
+from weft.kernels.compute_units import split_units
 from weft.kernels.library.collectives import KERNELS
 from weft.models.parallel.deployment import Deployment
 from weft.overlaps.base import AXES, Axis, OverlapMethod
 from weft.overlaps.graphs import Pattern
 from weft.overlaps.lower.collectives import units_held
-from weft.overlaps.lower.masks import split_units
 from weft.overlaps.registry import OVERLAPS
 
 Launched = Literal["collective", "gemm"]

@@ -16,7 +16,7 @@ from weft.core.report import Part, Section, drop_empty
 from weft.core.report.table import Table, number, text
 from weft.graph import Collective, Gemm, Graph
 from weft.hardware import Gpu
-from weft.overlaps.lower.masks import split_units
+from weft.kernels.compute_units import split_units
 from weft.papers.headline import DEGREES, MODELS, Conditions, PaperStudy, StudyFigure, StudyOption, read_declaration
 from weft.papers.page import as_sentences
 from weft.papers.t3 import MAIN, MAIN_CASES, select

@@ -183,8 +183,10 @@ class GemmReport(PredictionReport):
     columns = (text("gpu", "GPU"), text("shape", "M x N x K"), text("dtype"))
 
     def title(self) -> str:
-        """Return the state of the clock."""
-        return f"GEMMs, {_CLOCKS[self.answer.first.columns['clock']]}"
+        """Return the state of the clock, and the compute units of a mask."""
+        columns = self.answer.first.columns
+        on = f" on {columns['compute_units']} compute units" if "compute_units" in columns else ""
+        return f"GEMMs{on}, {_CLOCKS[columns['clock']]}"
 
     def cells(self, case: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the shape and the data type."""

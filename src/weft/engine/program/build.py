@@ -158,6 +158,7 @@ class _TableBuilder:
             y.SIZE_BLOCK_TILES: 1,
             y.SIZE_COUNTERS: self.counters,
             y.SIZE_CLASSES: classes,
+            y.SIZE_SHADERS: max((placed.kernel.shaders for placed in self.plan.kernels), default=1),
         }
         self.shape[list(sizes)] = list(sizes.values())
         tables = Tables(
@@ -354,7 +355,7 @@ class _TableBuilder:
         kernel, after = placed.kernel, placed.after_chunks
         launch = 0 if kernel.completion_fs is not None else int(self.gpu[g, y.GPU_LAUNCH])
         if placed.gpus is not None and g not in placed.gpus:
-            row = {y.KERNEL_PREDECESSORS: len(placed.after), y.KERNEL_AFTER_COUNTER: y.NONE}
+            row = {y.KERNEL_PREDECESSORS: len(placed.after), y.KERNEL_AFTER_COUNTER: y.NONE, y.KERNEL_SHADERS: 1}
             return _filled(y.KERNEL_COLUMNS, row, rest=0)
         row = {
             y.KERNEL_FIRST_PHASE: len(self.phases[g]),
@@ -379,6 +380,9 @@ class _TableBuilder:
             ),
             y.KERNEL_TILED: int(kernel.tiled),
             y.KERNEL_EXCHANGES: int(kernel.exchanges),
+            y.KERNEL_SHADERS: kernel.shaders,
+            y.KERNEL_GRID: kernel.grid,
+            y.KERNEL_CYCLE: round(self.gpu[g, y.GPU_CYCLE] / kernel.clock),
         }
         return _filled(y.KERNEL_COLUMNS, row, rest=0)
 

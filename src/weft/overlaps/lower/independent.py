@@ -28,9 +28,10 @@ from weft.kernels import (
     stored_sizes,
     tile_table,
 )
+from weft.kernels.compute_units import Placement
 from weft.kernels.execution_kernel import PlanKernel
 from weft.overlaps.lower.collectives import CollectiveKernel
-from weft.overlaps.lower.fit import MOST_TILES, check_tile
+from weft.overlaps.lower.fit import MOST_TILES, check_tile, occupancy
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,15 @@ def _products(graph: Graph, gpu: Gpu, options: RunOptions) -> dict[str, _Product
         work[:, y.WORK_TILE] += tiles
         work[:, y.WORK_REGION] += chunks
         main = gemm_kernel(gemm, gpu, tiling, options, name, f"{name} ")
-        kernels = [replace(main, part=(tiles, tiles + len(work)))]
+        on = Placement(node.choice.compute_units, occupancy(main, gpu), tiling.persistent)
+        main = replace(
+            main,
+            part=(tiles, tiles + len(work)),
+            clock=on.clock_gain(len(work), gpu, options),
+            shaders=on.shaders(gpu),
+            grid=tiling.persistent,
+        )
+        kernels = [main]
         if tiling.splits > 1:
             kernels.append(adding_kernel(gemm, gpu, tiling, name, chunks, f"{name} sums"))
         made[name] = _Product(gemm, tiling, work, tuple(kernels))

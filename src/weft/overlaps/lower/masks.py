@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,37 +13,7 @@ from weft.core.units import count_words
 from weft.engine import layout as y
 from weft.engine.program import Kernel, Plan
 from weft.hardware import Gpu
-
-
-class Split(NamedTuple):
-    """The compute units that a GEMM may use, and those reserved for the collective, as indices from 0."""
-
-    gemm: tuple[int, ...]
-    apart: tuple[int, ...]
-
-
-def split_units(gpu: Gpu, apart: int) -> Split:
-    """Partition the compute units of a GPU, with `apart` of them reserved.
-
-    On AMD GPUs each XCD gives equally many (the first ones one more if `apart` is no multiple), so that no XCD becomes
-    the slowest; unit u lies in XCD u * XCDs // units. On other GPUs they are the last ones. Raises InputError if either
-    side has no unit.
-    """
-    units = gpu.compute.compute_units
-    if not 1 <= apart < units:
-        raise InputError(
-            f"{apart} of {units} compute units cannot be set apart on {gpu.name}: each side needs at least one; "
-            f"choose 1 to {units - 1}"
-        )
-    parts = gpu.dies
-    chosen = tuple(unit for part in range(parts) for unit in _last(units, parts, part, apart))
-    return Split(tuple(unit for unit in range(units) if unit not in chosen), chosen)
-
-
-def _last(units: int, parts: int, part: int, apart: int) -> range:
-    """Return the last compute units of an XCD: its share of those reserved."""
-    end = -(-(part + 1) * units // parts)
-    return range(end - (apart // parts + (part < apart % parts)), end)
+from weft.kernels.compute_units import split_units
 
 
 def units_needed(workgroups: int, resident: int, gpu: Gpu) -> int:

@@ -175,10 +175,14 @@ def forecasts(case: LookedUpPair) -> Iterator[Forecast]:
 
 
 def _apart(case: LookedUpPair, units: int, alone: float, moving: int) -> float:
-    """Return the makespan with `units` taken off the GEMM throughout, the collective taking `alone` [s] by `moving`."""
+    """Return the makespan with `units` taken off the GEMM throughout, the collective taking `alone` [s] by `moving`.
+
+    The clock that a GEMM gains on fewer units it has while the collective does not work on the others.
+    """
     gemm = case.profile.seconds[units] * case.scale_g
     slow_g, slow_c = case.slowdowns(moving, alone)
-    return both(gemm * slow_g, alone * slow_c, gemm, alone)
+    lost = case.profile.clock[units] if moving else 1.0
+    return both(gemm * lost * slow_g, alone * slow_c, gemm, alone)
 
 
 def both(gemm_beside: float, moved_beside: float, gemm_after: float, moved_after: float) -> float:
@@ -192,7 +196,7 @@ def _collective_first(case: LookedUpPair) -> float:
     """The makespan if the collective's workgroups are placed first; the GEMM gets their units when it ends [s]."""
     profile, held = case.profile, case.table.library_units
     slow_g, slow_c = case.slowdowns(_nearest(case, held), case.collective_s)
-    whole, less = case.gemm_s, profile.seconds[held] * case.scale_g
+    whole, less = case.gemm_s, profile.held[held] * case.scale_g
     moved = case.collective_s * slow_c
     tiles, slots = _tiles(case)
     places = min(ceil(held / case.parts) * profile.resident, slots - 1)

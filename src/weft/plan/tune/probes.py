@@ -113,8 +113,10 @@ class _Probes:
             for gemm, size, pair in each:
                 moved_s = alone[self._time_collective(name, size, units)].makespan
                 gemm_s = alone[self.bench.gemm(gemm, units)].makespan
-                slowed = slowdowns(runs[pair].end("gemm"), runs[pair].end(name), gemm_s, moved_s)
-                rows.append((bare.profile(gemm).boundness[0], *slowed, size / moved_s))
+                profile = bare.profile(gemm)
+                of_gemm, moved = slowdowns(runs[pair].end("gemm"), runs[pair].end(name), gemm_s, moved_s)
+                lost = profile.clock[units] if units else 1.0
+                rows.append((profile.boundness[0], of_gemm / lost, moved, size / moved_s))
             interference.setdefault(name, {})[units] = _interference(rows)
         tables = replace(bare, interference=interference)
         return replace(tables, errors=_errors(tables, checks, runs))

@@ -20,9 +20,10 @@ from weft.core.errors import ConfigError, UnknownNameError
 from weft.core.files import read_json, write_json
 from weft.core.options import SUSTAINED, Clock, RunOptions
 from weft.estimate import gemm_kernel
-from weft.estimate.gemm import cold_rates
+from weft.estimate.gemm import cold_rates, rates_on
 from weft.graph import Gemm
 from weft.hardware import Gpu
+from weft.kernels.compute_units import Placement, split_units
 from weft.overlaps.lower.fit import tiling_for
 
 SCHEMA = 2
@@ -110,8 +111,10 @@ class GemmTable:
 class GemmProfile:
     """A GEMM on one GPU of `units` compute units: `tiles` workgroups, `resident` of them on a unit at once.
 
-    With `u` units taken off, it takes `seconds[u]` [s]; `boundness[u]` is the share of that which memory alone would
-    need: near 0 compute-bound, near 1 memory-bound.
+    With `u` units taken off by a mask, it takes `seconds[u]` [s]; `boundness[u]` is the share of that which memory
+    alone would need: near 0 compute-bound, near 1 memory-bound. `clock[u]` is by how much the clock is higher, while no
+    collective works on those units, and `held[u]` the time if a collective holds that many and no mask divides the GPU
+    [s].
     """
 
     tiles: int
@@ -119,6 +122,8 @@ class GemmProfile:
     units: int
     seconds: Mapping[int, float]
     boundness: Mapping[int, float]
+    clock: Mapping[int, float]
+    held: Mapping[int, float]
 
     def waves(self, taken: int) -> int:
         """Waves of tiles on the remaining units."""
@@ -142,18 +147,23 @@ def profile_of(gemm: Gemm, gpu: Gpu, taken: Sequence[int], options: RunOptions =
     )
     shape = gemm_kernel.GemmShape(gemm.m, gemm.n, gemm.k, 1)
     machine = cold_rates(gemm.dtype, gpu, options)
-    found = {
-        units: gemm_kernel.time_candidate(
-            shape, tile, tile.columns, tiling.splits, machine._replace(units=machine.units - units)
-        )
-        for units in sorted({0, *taken})
-    }
+    whole = gemm_kernel.time_candidate(shape, tile, tile.columns, tiling.splits, machine)
+    found, held, clock, workgroups = {0: whole}, {0: whole.total}, {0: 1.0}, tiling.workgroups(gemm)
+    for units in sorted({*taken} - {0}):
+        mask = split_units(gpu, units).gemm
+        fewer = rates_on(machine, shape, tile, whole, gpu, options, mask)
+        found[units] = gemm_kernel.time_candidate(shape, tile, tile.columns, tiling.splits, fewer)
+        clock[units] = Placement(mask, max(tiling.resident, 1)).clock_gain(workgroups, gpu, options)
+        rest = machine._replace(units=machine.units - units)
+        held[units] = gemm_kernel.time_candidate(shape, tile, tile.columns, tiling.splits, rest).total
     return GemmProfile(
         tiles=tiling.workgroups(gemm),
         resident=max(tiling.resident, 1),
         units=gpu.compute.compute_units,
         seconds={units: gpu.compute.launch_latency + one.total for units, one in found.items()},
         boundness={units: min(1.0, one.memory_time / one.total) for units, one in found.items()},
+        clock=clock,
+        held={units: gpu.compute.launch_latency + seconds for units, seconds in held.items()},
     )
 
 
@@ -202,7 +212,8 @@ class SlowdownTables:
             taken = {*self.splits, *(table.library_units for table in self.collectives.values())}
             plain = profile_of(gemm, self.gpu, sorted(taken), RunOptions(clock=self.clock))
             seconds = {units: time * self._ratio(plain, units) for units, time in plain.seconds.items()}
-            self._profiles[gemm] = replace(plain, seconds=seconds)
+            held = {units: time * self._ratio(plain, units) for units, time in plain.held.items()}
+            self._profiles[gemm] = replace(plain, seconds=seconds, held=held)
         return self._profiles[gemm]
 
     def _ratio(self, plain: GemmProfile, units: int) -> float:
