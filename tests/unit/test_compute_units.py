@@ -108,5 +108,5 @@ def test_a_library_of_inference_is_not_timed_under_a_mask():
     harness = BenchmarkProtocol(served="sglang", mask=(0, 1))
     with pytest.raises(InputError, match="kernels of sglang are timed on all compute units, not under a mask"):
         weft.estimate(Gemm(64, 4096, 4096, "fp8"), "h100-sxm", harness=harness)
-    with pytest.raises(InputError, match="the mask of a GEMM is .*; give one or more of 0 to 303, or None"):
+    with pytest.raises(InputError, match=r"the mask of a GEMM is .*; give one or more of 0 to 303, or None"):
         weft.estimate(SQUARE, GPU, harness=BenchmarkProtocol(mask=(0, 304)))
