@@ -92,6 +92,10 @@ class BenchmarkProtocol:
         for name, count in (("channels", self.channels), ("compute_units", self.compute_units)):
             if count is not None:
                 check_whole(name, count, 1, 8)
+        if self.mask is not None:
+            check_type("mask", self.mask, tuple, "give the indices of compute units, like (0, 1), or None")
+            for unit in self.mask:
+                check_whole("a compute unit of a mask", unit, 0, 8)
         for switch in ("after_others", "quantize", "tuned"):
             check_type(switch, getattr(self, switch), bool, "give True or False")
         rotation: object = self.rotation
