@@ -190,6 +190,32 @@ def test_replay_with_the_measured_times_takes_the_measured_time(tmp_path, seed):
     assert trace.busy <= trace.makespan * (1 + 1e-9)
 
 
+def test_exposed_communication_is_what_no_compute_on_any_stream_covers(tmp_path):
+    """Two collectives of 100 and 60 us overlap for 20; kernels cover 50 of the 140, a copy to the host none of it."""
+    made = Recorded()
+    made.kernel("ampere_sgemm", 0, 100, 30)  # covers 100 to 130 of the all-gather
+    made.kernel("ncclDevKernel_AllGather_RING_LL", 1, 100, 100, stream=20)
+    made.kernel("Memcpy DtoH (Device -> Pinned)", 2, 140, 20, stream=30, cat="gpu_memcpy")
+    made.kernel("Memcpy DtoD (Device -> Device)", 3, 170, 10, cat="gpu_memcpy")
+    made.kernel("ncclDevKernel_ReduceScatter_RING_LL", 4, 180, 60, stream=24)
+    made.kernel("add", 5, 190, 5, stream=7)
+    made.kernel("mul", 6, 193, 7, stream=8)  # with the last one, covers 190 to 200
+    trace = read_trace(made.write(tmp_path / "t.json"))
+    assert trace.seconds[trace.communicates].sum() == pytest.approx(160e-6)
+    assert trace.communication == pytest.approx(140e-6)
+    assert trace.exposed == pytest.approx(90e-6)
+    assert "Exposed communication: 90 us" in str(trace)
+    assert trace.to_dict()["exposed_s"] == trace.exposed
+
+
+def test_copies_between_gpus_are_communication_and_a_trace_without_any_says_nothing(tmp_path):
+    made = Recorded()
+    made.kernel("add", 0, 10, 20)
+    assert "communication" not in str(read_trace(made.write(tmp_path / "alone.json")))
+    made.kernel("Memcpy PtoP (Device -> Device)", 1, 20, 30, stream=9, cat="gpu_memcpy")
+    assert read_trace(made.write(tmp_path / "t.json")).exposed == pytest.approx(20e-6)
+
+
 def test_what_is_not_known_keeps_its_measured_time(tmp_path):
     made = Recorded()
     made.gemm(0)

@@ -18,7 +18,7 @@ from weft.graph import Collective, Convolution, Gemm, Op
 from weft.graph.kinds import NO_TRACE, file_kind
 from weft.torch.traces.events import events
 from weft.torch.traces.operators import RecordedCall, collective_of, operator_of
-from weft.torch.traces.trace import Trace, TraceCoverage
+from weft.torch.traces.trace import SENDS, Trace, TraceCoverage
 
 Ints = NDArray[np.int64]
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -30,8 +30,6 @@ CLOCKS = 3e-6
 and of 53,000 pairs of kernels on one stream in seven public traces one overlaps, by 2 us."""
 ROUNDED = re.compile(r"tf32|_s1688|s16816(?!.*(f16|bf16))", re.IGNORECASE)
 """Names of kernels that multiply fp32 data as TF32: "tf32", or the instruction with single-precision operands."""
-SENDS = re.compile("nccl|rccl", re.IGNORECASE)
-"""Names of kernels that send data between GPUs."""
 _OLDER = {"Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset", "Runtime": "cuda_runtime",
           "Operator": "cpu_op"}  # fmt: skip
 """Today's names of the categories that PyTorch 1.8 to 1.11 wrote with a capital letter."""

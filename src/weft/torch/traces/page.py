@@ -31,6 +31,21 @@ def _count(number_: int, one: str, many: str) -> str:
     return f"{number_:,} {one if number_ == 1 else many}"
 
 
+def _exposed(trace: Trace) -> list[str]:
+    """Return how much communication no compute hides; nothing for a trace without any."""
+    total = float(trace.seconds[trace.communicates].sum())
+    if not total:
+        return []
+    exposed, whole = trace.exposed, trace.communication
+    share = percent(exposed / trace.makespan)
+    first = f"Exposed communication: {format_time(exposed, 3)}, {share} of the time, in which no stream computes."
+    rest = (
+        f"Communication is under way for {format_time(whole, 3)}, and compute hides {percent(1 - exposed / whole)} of "
+        f"that; the times of its kernels add up to {format_time(total, 3)}."
+    )
+    return [first, rest]
+
+
 def _group_table(trace: Trace) -> Table:
     """Return a row for each operator and phase: calls, kernels, and measured time."""
     rows = [
@@ -114,7 +129,7 @@ class TraceReport(Report["Trace"]):
             f"{_count(len(trace.streams), 'stream', 'streams')}."
         )
         mapped = f"{known} of the kernels have an operator that Weft can time{products * bool(found.products)}."
-        return [recorded, mapped]
+        return [recorded, *_exposed(trace), mapped]
 
     def table(self) -> Table:
         """Return where the time went."""
@@ -151,6 +166,7 @@ class TraceComparisonReport(SystemReport["TraceComparison"]):
                 f"{_count(first.calls, 'call', 'calls')} took {first.measured * 1e3:,.3f} ms instead of "
                 f"{first.predicted * 1e3:,.3f} ms, {percent(first.lost / beyond)} of all that is lost; {first.why}."
             )
+        said += _exposed(trace)
         said.append(
             f"With the predicted times the whole takes {answer.seconds * 1e3:,.2f} ms if the host launches as it did, "
             f"and {answer.ahead * 1e3:,.2f} ms if it is always ahead of the GPU."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,12 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.answer import Answer
-from weft.graph import Call, Graph, Node, Op, Opaque
+from weft.graph import Call, Collective, Graph, Node, Op, Opaque, Send
 from weft.graph.graph import earliest
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 PHASES = ("forward", "backward", "optimizer")
+SENDS = re.compile("nccl|rccl|nvshmem|deep_ep", re.IGNORECASE)
+"""Names of kernels that send data between GPUs."""
+_PEER_COPIES = re.compile("Memcpy (PtoP|P2P)", re.IGNORECASE)
+"""Copies between GPUs, by name."""
+_HOST_COPIES = re.compile("Memcpy (HtoD|DtoH)", re.IGNORECASE)
+"""Copies from or to the memory of the host, by name."""
 
 
 class TraceCoverage(NamedTuple):
@@ -94,9 +101,38 @@ class Trace(Answer):
     @property
     def busy(self) -> float:
         """Time in which at least one piece of work runs [s]."""
-        ends = np.maximum.accumulate(self.start + self.seconds)
-        idle = np.maximum(self.start[1:] - ends[:-1], 0.0)
-        return self.makespan - float(idle.sum())
+        return self._covered(np.ones(len(self), dtype=bool))
+
+    @cached_property
+    def communicates(self) -> NDArray[np.bool_]:
+        """Whether each piece of work moves data between GPUs: collectives, messages, copies from peer to peer."""
+        operators = np.array([*(isinstance(op, (Collective, Send)) for op in self.operators), False])
+        named = np.array([bool(SENDS.search(name) or _PEER_COPIES.search(name)) for name in self.names], dtype=bool)
+        return operators[self.operator] | named[self.name]
+
+    @property
+    def communication(self) -> float:
+        """Time in which at least one piece of work moves data between GPUs [s]."""
+        return self._covered(self.communicates)
+
+    @property
+    def exposed(self) -> float:
+        """Communication during which the GPU computes nothing [s].
+
+        By the intervals of the pieces of work on all streams, not by sums of their times. Copies from and to the host
+        are no compute.
+        """
+        host = np.array([bool(_HOST_COPIES.search(name)) for name in self.names], dtype=bool)[self.name]
+        computes = ~self.communicates & ~host
+        return self._covered(self.communicates | computes) - self._covered(computes)
+
+    def _covered(self, counted: NDArray[np.bool_]) -> float:
+        """Return the length of the union of some pieces of work [s]."""
+        if not counted.any():
+            return 0.0
+        start, end = self.start[counted], (self.start + self.seconds)[counted]
+        before = np.concatenate([[-np.inf], np.maximum.accumulate(end)[:-1]])
+        return float(np.maximum(end - np.maximum(start, before), 0.0).sum())
 
     def op(self, piece: int) -> Op | None:
         """Return the operator of a piece of work; None if it is not known."""
@@ -191,6 +227,8 @@ class Trace(Answer):
             "device": self.device,
             "makespan_s": self.makespan,
             "busy_s": self.busy,
+            "communication_s": self.communication,
+            "exposed_s": self.exposed,
             "found": self.found._asdict(),
             "groups": [
                 {"name": name, "mapped": op is not None, **dict(zip(WorkGroup._fields[2:], totals, strict=True))}
