@@ -323,7 +323,7 @@ extra
 --gemm 8192,8192,8192 --corun all_gather:1MiB,2MiB
 --gemm 8192,8192,8192 --corun all_gather:1MiB..2MiB
 --gemm 8192,8192,8192 --corun broadcast:1MiB
---gemm 8192,8192,8192 --corun send_recv:1MiB
+--gemm 8192,8192,8192 --corun send_recv:1MiB --overlap dma
 --corun all_gather:1MiB
 --gemm 512,512,512 --corun all_gather:1MiB --ranks 16 --gpu h100-sxm
 --gemm 8192,8192,8192 --corun all_reduce:1MiB --overlap dma

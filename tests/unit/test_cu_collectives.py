@@ -11,6 +11,7 @@ from machines import finish, gpu
 from runs import CollectiveLoop, Streams, isolated_collective, link_bytes
 from state import dram_bytes, workgroups
 
+import weft
 from weft import hardware
 from weft.core.errors import InputError
 from weft.core.options import RunOptions
@@ -20,6 +21,7 @@ from weft.graph import Collective, LibraryCollective
 from weft.hardware import System, system
 from weft.kernels.channels import ChannelTiling
 from weft.kernels.exchange import ChannelExchange
+from weft.overlaps import STRATEGIES
 from weft.overlaps.lower.collectives import cu_collective
 from weft.overlaps.lower.fit import most_resident
 from weft.overlaps.lower.machine import machine_tables
@@ -59,6 +61,44 @@ def test_an_all_to_all_stages_every_byte_but_its_own(ranks, channels, parts, cou
     # What is sent is read here, written and read in the buffer at the peer, and written there; one's own is copied.
     assert dram_bytes(m, "read") == count * (2 * sent + kept)
     assert dram_bytes(m, "write") == count * (2 * sent + kept)
+
+
+@pytest.mark.parametrize(("ranks", "channels"), [(2, 1), (2, 4), (4, 2)])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_send_and_receive_stages_the_message_to_the_next_gpu_alone(ranks, channels, count):
+    kernel = replace(exchange(192 * KIB, ranks, channels, channels), collective="send_recv")
+    m = run(kernel, count)
+    assert kernel.share == 192 * KIB
+    assert m.link_series.sum() == count * kernel.share == count * link_bytes(kernel, gpu())
+    assert dram_bytes(m, "read") == dram_bytes(m, "write") == 2 * count * kernel.share
+
+
+@pytest.mark.parametrize(("name", "mib"), [("pcie-l40s", 64), ("dgx-h100", 256)])
+def test_a_send_and_receive_takes_as_long_in_the_engine_as_in_closed_form(name, mib):
+    """NCCL's sendrecv over PCIe, 12.8 GB/s, and over NVLink, 313 GB/s."""
+    message = weft.Collective("send_recv", mib * MIB, 2)
+    simulated = simulate(alone(message), name).makespan
+    assert simulated == pytest.approx(float(weft.estimate(message, name).seconds), rel=0.06)
+
+
+def test_a_message_of_one_workgroup_waits_for_memory_and_not_for_compute_units():
+    """128 workgroups of a GEMM that reads 134 MB and one of a message leave 13 of an L40S's 142 SMs idle.
+
+    Both take longer all the same (NVIDIA/nccl issue 1433: up to twice as long), and a GEMM that computes does not.
+    """
+    message = weft.Collective("send_recv", 32 * MIB, 2)
+
+    one = replace(STRATEGIES["streams"], channels=1, first="collective")
+
+    def slowed(m, n, k, count):
+        pair = weft.concurrent(weft.gemm(m, n, k, "bf16"), message, count)
+        found = weft.compare(pair, "pcie-l40s", [one]).corun()
+        return found.gemm.slowdown, found.collective.slowdown
+
+    gemm, moved = slowed(128, 16384, 4096, 20)
+    assert 1.02 < gemm < 1.5
+    assert 1.3 < moved < 2
+    assert slowed(1024, 1024, 8192, 40)[1] < 1.02
 
 
 def test_flags_between_the_data_take_half_of_the_link_and_of_the_buffers():

@@ -61,7 +61,7 @@ from weft.overlaps.lower.fit import occupancy
 from weft.overlaps.lower.machine import fabric_of
 from weft.overlaps.lower.masks import units_needed
 
-BY_UNITS = (*RINGS, "all_to_all")
+BY_UNITS = (*RINGS, "all_to_all", "send_recv")
 """Collectives that compute units can run."""
 PUSHES = ("all_gather", "all_to_all")
 """Collectives without additions: DMA engines can run them, and compute units in one step to all peers."""
@@ -94,6 +94,12 @@ CollectiveKernel = UnitsKernel | WholeRing | DmaGather
 """A kernel of a collective: its buffers on a GPU, its script, and the name of its `algorithm`."""
 
 
+def why_no_dma(op: Collective) -> str:
+    """Return why DMA engines do not run a collective that is none of PUSHES."""
+    known = " and ".join(PUSHES)
+    return "they copy and cannot add" if op.reduces else f"only {known} are simulated as copies"
+
+
 def collective_kernel(node: Node, system: System) -> CollectiveKernel:
     """Return the kernel of a collective node on each GPU of a system; no other module makes this choice.
 
@@ -121,8 +127,8 @@ def collective_kernel(node: Node, system: System) -> CollectiveKernel:
             check_choice(node, (DmaCopies,), ("launches_before",), "a copy by DMA engines")
             if op.name not in PUSHES:
                 raise InputError(
-                    f"DMA engines cannot drive {op.name}: they copy and cannot add; choose {join_or(PUSHES)}, or let "
-                    "compute units drive it"
+                    f"DMA engines cannot drive {op.name}: {why_no_dma(op)}; choose {join_or(PUSHES)}, or let compute "
+                    "units drive it"
                 )
             _check(op.bytes, op.ranks)
             return DmaGather(op.name, op.bytes, op.ranks, **vars(choice.kernel))
@@ -263,8 +269,8 @@ def cu_collective(
         return _through_switch(name, bytes_, ranks, fabric, channels)
     if way is Algorithm.DIRECT:
         return _direct(name, bytes_, ranks, fabric, dtype, channels, best)
-    if name == "all_to_all":
-        return _exchange(bytes_, ranks, fabric, best or Protocol.SIMPLE, channels)
+    if name in ("all_to_all", "send_recv"):
+        return _exchange(name, bytes_, ranks, fabric, best or Protocol.SIMPLE, channels)
     return library_ring(name, bytes_, ranks, system, dtype, channels, protocol)
 
 
@@ -282,7 +288,7 @@ def _way(
     Raises InputError for an algorithm that the collective or the system does not allow.
     """
     asked = None if protocol is None else protocol_of(protocol)
-    if algorithm == "pairwise" and name != "all_to_all":
+    if algorithm == "pairwise" and name not in ("all_to_all", "send_recv"):
         raise InputError(f"'pairwise' carries out no {name}; leave the algorithm to the library")
     if algorithm is not None and algorithm != "pairwise":
         possible = [one for one in KERNELS if not _why_not(one, name, dtype, system)]
@@ -372,16 +378,18 @@ def _busy(gpu: Gpu, cost: KernelCost) -> float:
 
 
 def _exchange(
-    bytes_: int, ranks: int, fabric: Interconnect, protocol: Protocol, channels: int | None
+    name: str, bytes_: int, ranks: int, fabric: Interconnect, protocol: Protocol, channels: int | None
 ) -> ChannelExchange:
+    rounds = ranks if name == "all_to_all" else 1
     pairs, cost = _PAIRS[library_vendor(fabric)], fabric.kernels.cost(protocol.name.lower())
     own = min(_power_of_two(fabric.workgroups(ranks) - 1) * 2, pairs.channels)
     channels = own if channels is None else min(_power_of_two(channels), own)
     slice_ = pairs.slices[protocol]
-    parts = _parts(bytes_ // ranks, ranks, channels, pairs.per_peer, slice_)
+    parts = _parts(bytes_ // rounds, rounds, channels, pairs.per_peer, slice_)
     in_flight = fabric.kernels.pairs if protocol is Protocol.SIMPLE else cost.in_flight // 2
     cut = {"chunk": slice_, "slices": 1, "depth": 8, "in_flight": in_flight}
-    return ChannelExchange(bytes_, ranks, _tiling(fabric, protocol, cost, min(ranks * parts, channels), **cut), parts)
+    tiling = _tiling(fabric, protocol, cost, min(rounds * parts, channels), **cut)
+    return ChannelExchange(bytes_, ranks, tiling, parts, "all_to_all" if name == "all_to_all" else "send_recv")
 
 
 def _parts(peer: int, ranks: int, channels: int, per_peer: int, slice_: int) -> int:

@@ -13,7 +13,7 @@ from weft.core.catalog import read_toml
 from weft.graph import Collective, Driver, Gemm
 from weft.hardware import Gpu
 from weft.overlaps import STRATEGIES
-from weft.overlaps.lower.collectives import PUSHES
+from weft.overlaps.lower.collectives import PUSHES, why_no_dma
 from weft.plan.tune.heuristics import TIE, Choice
 from weft.plan.tune.tables import SlowdownTables
 from weft.simulate.result import CoRun, Timeline
@@ -86,7 +86,7 @@ def knobs_for(
     many = apart if channels is None else channels
     end = "MIN" if channels is not None and channels > own else "MAX"
     # Rings and trees have channels of their own, sends and receives others (NVIDIA/nccl issue 1598).
-    variable = "NCCL_{}_P2P_NCHANNELS" if collective == "all_to_all" else _CHANNELS.get(gpu.vendor, "")
+    variable = "NCCL_{}_P2P_NCHANNELS" if collective in ("all_to_all", "send_recv") else _CHANNELS.get(gpu.vendor, "")
     words = {
         "units": apart,
         "share": f"{apart / parts:g}",
@@ -215,6 +215,8 @@ class Advice(Answer):
         """Why the options contain no DMA strategy; empty if they do."""
         if self.collective.name in PUSHES:
             return ""
+        if not self.collective.reduces:
+            return f"No DMA strategy is compared: {why_no_dma(self.collective)}."
         return (
             f"DMA engines copy and cannot add, so none drives {self.collective.name}: it stays with compute units, "
             "or is split so that only its all-gather is copied."

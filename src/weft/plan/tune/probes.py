@@ -14,7 +14,7 @@ from weft.core.options import RunOptions
 from weft.core.store import Store
 from weft.graph import Collective, Gemm
 from weft.hardware import Described, Gpu
-from weft.overlaps.lower.collectives import PUSHES
+from weft.overlaps.lower.collectives import BY_UNITS, PUSHES
 from weft.plan.tune.heuristics import case_of, forecasts
 from weft.plan.tune.tables import (
     GIVEN,
@@ -61,7 +61,7 @@ def tables_for(
 def tables_of(bench: Bench, collectives: Sequence[str], jobs: Jobs) -> SlowdownTables:
     """Return the slowdown tables of the system of a bench; otherwise as `tables_for`."""
     for name in collectives:
-        check_name("collective", name, COLLECTIVES)
+        check_name("collective", name, BY_UNITS)
     if bench.gpu.vendor == "none":
         raise InputError(
             f"no collective library is known for {bench.gpu.name}, so no co-run on it can be predicted; "
