@@ -108,7 +108,8 @@ class Trace(Answer):
         """Whether each piece of work moves data between GPUs: collectives, messages, copies from peer to peer."""
         operators = np.array([*(isinstance(op, (Collective, Send)) for op in self.operators), False])
         named = np.array([bool(SENDS.search(name) or _PEER_COPIES.search(name)) for name in self.names], dtype=bool)
-        return operators[self.operator] | named[self.name]
+        communicates: NDArray[np.bool_] = operators[self.operator] | named[self.name]
+        return communicates
 
     @property
     def communication(self) -> float:
