@@ -42,8 +42,10 @@ _P2P_FLAT = 64 * KiB
 """Bytes per peer that LL moves while sends and receives start, on the links of a profile."""
 _P2P_FIRST_STEP = 2 * MiB
 """The same of Simple, for all peers."""
-_P2P_SECOND_STEP = 16 * MiB
-"""Parts beyond one 512-KiB buffer step let send and receive overlap: 32 channels x 512 KiB."""
+_P2P_SECOND_STEP = 32 * 512 * KiB
+"""Parts beyond one buffer step let send and receive overlap: 32 channels of 512 KiB."""
+_P2P_SECOND_STEP_PCIE = 32 * 128 * KiB
+"""The same over PCIe, where a step has 128 KiB (NCCL src/init.cc, P2P_PCI_CHUNKSIZE)."""
 
 
 @dataclass(frozen=True)
@@ -314,8 +316,9 @@ def pairwise(protocol: Protocol, size: FloatArray, group: RankGroup) -> Parts:
     if protocol is Protocol.LL:
         return _pairwise_ll(part, group)
     ramp = np.clip(np.log2(part / P2P_LL_BYTES) / 2, 0, 1) * group.value("all_to_all.simple_ramp")
-    first = np.maximum(np.minimum(size, _P2P_SECOND_STEP) - _hidden(_P2P_FIRST_STEP, group), 0)
-    later = np.maximum(size - _P2P_SECOND_STEP, 0)
+    second = _P2P_SECOND_STEP_PCIE if group.fabric.topology == "pcie" else _P2P_SECOND_STEP
+    first = np.maximum(np.minimum(size, second) - _hidden(_P2P_FIRST_STEP, group), 0)
+    later = np.maximum(size - second, 0)
     slow, fast = group.value("all_to_all.step_efficiency"), group.value("all_to_all.efficiency")
     time = (first / slow + later / fast) / group.figure
     local = group.name != "send_recv"
