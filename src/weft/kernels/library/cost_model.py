@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache
 from math import ceil, inf, log2
 from typing import Any, NamedTuple
 
@@ -157,8 +156,10 @@ class Candidate(NamedTuple):
             place = np.floor(np.log2(np.maximum(size / 64, 1))).astype(int)
             last = self.factors.size
             factor = np.where(place < last, self.factors[np.minimum(place, last - 1)], 1.0)
-        latency = self.latency * np.where(size >= self.plateau_from, self.plateau, 1.0)
-        return np.asarray(latency * _US + size / (self.rate * factor), dtype=np.float64)
+        latency: FloatArray | float = self.latency * _US
+        if self.plateau != 1:
+            latency = np.where(size >= self.plateau_from, self.plateau, 1.0) * latency
+        return np.asarray(latency + size / (self.rate * factor), dtype=np.float64)
 
 
 def candidates(call: CollectiveCall) -> list[Candidate]:
@@ -168,12 +169,13 @@ def candidates(call: CollectiveCall) -> list[Candidate]:
 
 def _candidates(call: CollectiveCall) -> Iterator[Candidate]:
     name, fabric = call.name, call.fabric
+    channels = _channels(call)
     for protocol in Protocol:
         if protocol is Protocol.LL128 and not _has_ll128(fabric):
             continue
-        yield _rccl_ring(call, protocol) if call.amd else _ring(call, protocol)
+        yield _rccl_ring(call, protocol) if call.amd else _ring(call, protocol, channels)
         if name == "all_reduce" and not call.amd:
-            yield _tree(call, protocol)
+            yield _tree(call, protocol, channels)
     reduced = name in ("all_reduce", "reduce_scatter") and call.floating
     if fabric.multicast and (reduced or name == "all_gather"):
         yield from _nvls(call)
@@ -184,60 +186,55 @@ def _has_ll128(fabric: Interconnect) -> bool:
 
 
 class _Channels(NamedTuple):
-    """The rings or trees that NCCL's search builds: their number, and the rate of each between nodes and inside one
+    """The rings or trees that NCCL's search builds: their number, and the rate of all between nodes and inside one
     [bytes/s].
     """
 
     number: int
-    between: float
+    rate: float
     inside: float
-
-    @property
-    def rate(self) -> float:
-        """Rate of all channels between nodes [bytes/s]."""
-        return self.number * self.between
 
 
 def tree_channels(call: CollectiveCall) -> int:
     """Return how many trees NCCL builds over several nodes: a channel each."""
-    return _channels(call.per_node, call.fabric.sold_links).number
+    return _channels(replace(call, fabric=call.fabric.sold_links)).number
 
 
-@lru_cache
-def _channels(local: int, fabric: Interconnect) -> _Channels:
-    """Return what NCCL's search finds for `local` GPUs of each of several nodes (src/graph/search.cc).
+def _channels(call: CollectiveCall) -> _Channels:
+    """Return what NCCL's search finds for a call (src/graph/search.cc).
 
-    There is a channel for each GPU and its adapter, at the highest rate tried that the adapter and the links carry: a
-    GPU forwards all channels but the one that leaves through its own adapter. Few fast channels are then doubled at
-    half the rate each. Between two nodes the search raises the rate inside the nodes up to twice that between them.
+    Over several nodes there is a channel for each GPU and its adapter, at the highest rate tried that the adapter and
+    the links carry: a GPU forwards all channels but the one that leaves through its own adapter. Few fast channels are
+    then doubled at half the rate each. Between two nodes the search raises the rate inside the nodes up to twice that
+    between them.
     """
+    fabric, local = call.fabric, call.per_node
+    if call.nodes == 1 or not fabric.nic:
+        rate = fabric.ring_rate(max(2, local))
+        return _Channels(fabric.rings(call.ranks), rate, rate)
     most = MOST_CHANNELS["nvidia"] // 2
     count = 1 if fabric.topology == "pcie" else min(local, most)
     adapter = fabric.nic * local / count if fabric.topology == "pcie" else fabric.nic
     links = fabric.figure(local) if local > 1 else inf
     limit = min(adapter, links / max(count - 1, 1))
-    rate = next((step for step in _limits(fabric).steps if step * _GB <= limit), limit / _GB)
+    each = next((step for step in _limits(fabric).steps if step * _GB <= limit), limit / _GB)
     newer = fabric.gpu.architecture in _NEW
-    if rate >= 25 and not (newer and rate < 50 and count > 4):
+    if each >= 25 and not (newer and each < 50 and count > 4):
         doubled = min(2 * count, most)
-        rate /= ceil(doubled / count)
+        each /= ceil(doubled / count)
         count = doubled
-    between = rate * _GB
-    return _Channels(count, between, max(between, min(2 * between, links / count)))
+    rate = count * each * _GB
+    return _Channels(count, rate, max(rate, min(2 * rate, links)))
 
 
-def _ring(call: CollectiveCall, protocol: Protocol) -> Candidate:
-    fabric, nodes, limits = call.fabric, call.nodes, _limits(call.fabric)
+def _ring(call: CollectiveCall, protocol: Protocol, channels: _Channels) -> Candidate:
+    fabric, nodes, limits, rate = call.fabric, call.nodes, _limits(call.fabric), channels.rate
     base, hop = _TUNING["base"]["ring"][protocol], _hop(Algorithm.RING, fabric)[protocol]
-    if nodes == 1 or not fabric.nic:
-        rate, count = fabric.ring_rate(max(2, call.per_node)), fabric.rings(call.ranks)
-    else:
-        rate, count = _channels(call.per_node, fabric).rate, _channels(call.per_node, fabric).number
     if protocol is Protocol.LL:
         most = limits.ll if nodes == 1 else _cpu(call)["ll"][min(nodes, 3) - 2]
         rate = min(most * _GB, rate / 2)
     elif protocol is Protocol.LL128:
-        rate = min(0.92 * rate, count * limits.ring_ll128[min(nodes, 3) - 1] * _GB)
+        rate = min(0.92 * rate, channels.number * limits.ring_ll128[min(nodes, 3) - 1] * _GB)
     between, plateau = call.hops_between, 1.0
     if nodes > 1:
         hop = max(hop, _cpu(call)["overhead"] * (3 if protocol is Protocol.SIMPLE else 1))
@@ -252,7 +249,7 @@ def _ring(call: CollectiveCall, protocol: Protocol) -> Candidate:
         latency,
         rate / call.volume,
         plateau=plateau,
-        plateau_from=_PLATEAU_BYTES * count * call.ranks,
+        plateau_from=_PLATEAU_BYTES * channels.number * call.ranks,
     )
 
 
@@ -274,13 +271,9 @@ def _rccl_ring(call: CollectiveCall, protocol: Protocol) -> Candidate:
     return Candidate(Algorithm.RING, protocol, latency, rate / call.volume, plateau=_RING_PLATEAU if slowed else 1.0)
 
 
-def _tree(call: CollectiveCall, protocol: Protocol) -> Candidate:
+def _tree(call: CollectiveCall, protocol: Protocol, channels: _Channels) -> Candidate:
     fabric, nodes, limits = call.fabric, call.nodes, _limits(call.fabric)
-    if nodes == 1 or not fabric.nic:
-        count, rate = fabric.rings(call.ranks), fabric.ring_rate(max(2, call.per_node))
-    else:
-        found = _channels(call.per_node, fabric)
-        count, rate = found.number, found.number * (found.inside if nodes == 2 else found.between)
+    count, rate = channels.number, channels.inside if nodes == 2 else channels.rate
     place = min(nodes, 3) - 1
     rate = min(0.92 * rate, count * limits.tree_simple[place] * _GB)
     if protocol is Protocol.LL:
