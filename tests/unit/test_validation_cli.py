@@ -181,3 +181,14 @@ def test_bad_input_ends_in_one_sentence(weft, measurements, monkeypatch, argumen
     assert status == 2
     assert sentence in err
     assert len(err.splitlines()) == 1
+
+
+def test_the_bar_needs_no_training_steps(weft, tmp_path):
+    rows = tmp_path / "nccl_tuning.csv"
+    rows.write_text(
+        "collective,algorithm,nodes,gpus_per_node,protocol,latency_us,bandwidth_gb_s\n"
+        "all_gather,ring,2,8,simple,70.0,409.6\nall_gather,ring,2,8,ll128,44.6,313.2\n"
+    )
+    status, shown, _ = weft("validate", "--data", rows, "--bar")
+    assert status == 0
+    assert "NCCL's own cost model over nodes" in shown

@@ -73,8 +73,10 @@ def validate(
 
 
 def _of_left_out(by: Mapping[Any, Sequence[Predicted]]) -> dict[str, Any]:
-    """Return what rows that fits left out say of errors to come: intervals, their coverage, and training steps."""
-    return {"classes": class_errors(by), "coverage": class_coverage(by), "steps": step_classes(by)}
+    """Return what rows that fits left out say of errors to come: intervals, their coverage, and any training steps."""
+    found = {"classes": class_errors(by), "coverage": class_coverage(by)}
+    timed = any(part.subject.kind == "step" for parts in by.values() for part in parts)
+    return {**found, "steps": step_classes(by)} if timed else found
 
 
 def _kinds(names: tuple[str, ...] | None) -> list[Kind] | None:
