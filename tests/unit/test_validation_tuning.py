@@ -19,7 +19,7 @@ def validated(tmp_path, *rows, head=HEAD):
 def test_a_row_states_a_latency_and_a_rate_and_all_of_a_collective_a_choice(tmp_path):
     figures, found = validated(tmp_path, RING, LL)
     assert figures["latency", "simple"] == (pytest.approx(70e-6), pytest.approx(70e-6))
-    assert figures["rate", "ll"] == (pytest.approx(41.6e9), pytest.approx(41.6e9))
+    assert figures["transfer of 1 GB", "ll"] == (pytest.approx(1 / 41.6), pytest.approx(1 / 41.6))
     assert figures["choice", "simple"] == (1.0, 1.0)
     assert found.rows_used == 2
 
@@ -40,4 +40,4 @@ def test_a_row_may_state_its_system_and_release(tmp_path):
     """p5 has AMD's CPUs: 22.5 GB/s of LL over two nodes."""
     head, row = f"{HEAD},system,version", "all_gather,ring,2,8,ll,37.3,24.0,p5,2.29.2"
     figures, _ = validated(tmp_path, row, head=head)
-    assert figures["rate", "ll"][0] == pytest.approx(22.5e9 * 16 / 15)
+    assert figures["transfer of 1 GB", "ll"][0] == pytest.approx(1 / (22.5 * 16 / 15))

@@ -30,7 +30,7 @@ TITLES = {
     "rnn": "Recurrent layers",
     "conv": "Convolutions",
     "channels": "Ring collectives by channels and compute units",
-    "tuning": "NCCL's own cost model over nodes",
+    "tuning": "Cost model of a collective library over nodes",
     "layer": "A Transformer layer",
     "kernel": "Kernels that mainly move data",
     "operator": "Operators alone",

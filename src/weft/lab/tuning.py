@@ -11,6 +11,7 @@ import pandas as pd
 
 from weft import hardware
 from weft.core.errors import InputError
+from weft.core.files import parse_json, to_json
 from weft.kernels.library.collectives import Algorithm, CollectiveCall, Way, canonical, protocol_of
 from weft.kernels.library.cost_model import Candidate, candidates
 from weft.kernels.library.interconnect import interconnect
@@ -23,7 +24,8 @@ from weft.lab.tables import FloatArray, Measurements
 
 _SYSTEM, _VERSION = "dgx-h100", "2.27.5"
 """The node and release of rows that state none."""
-LATENCY, RATE, CHOICE = "latency", "rate", "choice"
+LATENCY, TRANSFER, CHOICE = "latency", "transfer of 1 GB", "choice"
+_BYTES = 1e9
 _SIZES = 2.0 ** np.arange(10, 35)
 """Sizes at which choices are compared: 1 KiB to 16 GiB [bytes]."""
 
@@ -66,36 +68,34 @@ def _query(
 
 
 def _figures(rows: Columns, machine: RowMachine, call: CollectiveCall, way: Way | None, what: str) -> FloatArray:
-    """Return Weft's latency [s] or rate [bytes/s], or the share of sizes at which it chooses as by the stated model."""
+    """Return Weft's latency or time of 1 GB [s], or the share of sizes at which it chooses as by the stated model."""
     known = _known(call)
     if way is not None:
-        value = known[way].latency * 1e-6 if what == LATENCY else known[way].rate
+        value = known[way].latency * 1e-6 if what == LATENCY else _BYTES / known[way].rate
         return np.full(len(rows["measured"]), value)
-    return np.array([_share_chosen(known, stated) for stated in rows["stated"]])
+    return np.array([_share_chosen(known, parse_json(stated)) for stated in rows["stated"]])
 
 
-def _share_chosen(known: Mapping[Way, Candidate], stated: Mapping[Way, tuple[float, float]]) -> float:
-    theirs = [known[way]._replace(latency=latency, rate=rate) for way, (latency, rate) in stated.items()]
-    ours = [known[way] for way in stated]
+def _share_chosen(known: Mapping[Way, Candidate], stated: Sequence[tuple[str, str, float, float]]) -> float:
+    ours = [known[_way(algorithm, protocol)] for algorithm, protocol, *_ in stated]
+    theirs = [
+        one._replace(latency=latency, rate=rate * 1e9) for one, (_, _, latency, rate) in zip(ours, stated, strict=True)
+    ]
     chosen = [np.argmin([one.seconds(_SIZES) for one in each], axis=0) for each in (theirs, ours)]
     return float(np.mean(chosen[0] == chosen[1]))
 
 
 def _stated(checked: Measurements) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Each row's latency and rate, and a row for what all ways of a collective between the same GPUs let it choose."""
+    """Each row's latency and time of 1 GB at its rate, and a row for the choice between all ways of a collective."""
     rows = checked.rows.assign(collective=checked.rows["collective"].str.split("/").str[0])
+    rows = rows.assign(stated="")
     latency = rows.assign(what=LATENCY, measured=rows["latency_us"] * 1e-6)
-    rate = rows.assign(what=RATE, measured=rows["bandwidth_gb_s"] * 1e9)
+    transfer = rows.assign(what=TRANSFER, measured=_BYTES / (rows["bandwidth_gb_s"] * 1e9))
     choices = []
     for _, own in rows.groupby(["collective", "nodes", "gpus_per_node"], sort=False):
-        ways = {
-            _way(algorithm, protocol): (microseconds, rate * 1e9)
-            for algorithm, protocol, microseconds, rate in zip(
-                own["algorithm"], own["protocol"], own["latency_us"], own["bandwidth_gb_s"], strict=True
-            )
-        }
-        choices.append(own.iloc[:1].assign(what=CHOICE, measured=1.0, stated=[ways]))
-    yield "tuning", pd.concat([latency, rate, *choices])
+        stated = own[["algorithm", "protocol", "latency_us", "bandwidth_gb_s"]].to_numpy().tolist()
+        choices.append(own.iloc[:1].assign(what=CHOICE, measured=1.0, stated=to_json(stated)))
+    yield "tuning", pd.concat([latency, transfer, *choices])
 
 
 def _checks(checked: Measurements) -> Sequence[Iterable[Problem]]:
@@ -105,7 +105,7 @@ def _checks(checked: Measurements) -> Sequence[Iterable[Problem]]:
         name = row["collective"].split("/")[0]
         _query(
             name, row["algorithm"], row["protocol"], row["nodes"], row["gpus_per_node"], row["system"], row["version"],
-            RATE,
+            TRANSFER,
         )  # fmt: skip
 
     return [unfit_rows(checked, check)]
@@ -128,4 +128,4 @@ TUNING = RowKind(
     column="",
     blamed="collective",
 )
-"""NCCL's own tuning: latency and rate of each way, and the share of sizes from 1 KiB to 16 GiB chosen alike."""
+"""NCCL's own tuning: latency and rate (as the time of 1 GB) of each way, and the share of sizes chosen alike."""
