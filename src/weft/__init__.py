@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from weft.step.queries import step_overlaps as step_overlaps
     from weft.step.result.step import Step as Step
     from weft.step.roofline import roofline as roofline
+    from weft.step.run import TrainingRun as TrainingRun
     from weft.step.serving_plan import ServingPlan as ServingPlan
     from weft.sweep.answer import Sweep as Sweep
     from weft.sweep.run import sweep as sweep
@@ -139,6 +140,7 @@ _MODULES = {
     "weft.step.inference": "decode prefill",
     "weft.step.queries": "memory step step_overlaps",
     "weft.step.roofline": "roofline",
+    "weft.step.run": "TrainingRun",
     "weft.step.serving_plan": "ServingPlan",
     "weft.overlaps": "overlaps=overlap_names register_overlap",
     "weft.overlaps.arbiters": "arbiter",

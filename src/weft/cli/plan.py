@@ -98,6 +98,7 @@ def _choices(name: str, text: str) -> list[Any]:
     metavar="SHARE",
     default=RESERVE,
 )
+@option("--price", "What a GPU costs, like '3.5 USD/GPU/h', or a TOML file of prices by GPU.", Value("PRICE|FILE"))
 @set_option("every GPU, node or network")
 @clock_option()
 @shows(
@@ -107,7 +108,14 @@ def _choices(name: str, text: str) -> list[Any]:
 )
 @as_run_options
 @on_machine
-def plan(model: str, machine: System, options: RunOptions, refine: int | None = None, **stated: Any) -> Answer:
+def plan(
+    model: str,
+    machine: System,
+    options: RunOptions,
+    refine: int | None = None,
+    price: str | None = None,
+    **stated: Any,
+) -> Answer:
     """Find the best plan to train MODEL on a machine: its time, its memory, why not another, and how to start it.
 
     MODEL is a name of 'weft models list', or a file.
@@ -116,4 +124,5 @@ def plan(model: str, machine: System, options: RunOptions, refine: int | None = 
     if refine is not None:
         effort = {"refine": refine, "budget_s": math.inf}
     with progress_bar("planning") as progress:
-        return weft.plan(model, machine, options=options, progress=progress, **effort, **stated)
+        plans = weft.plan(model, machine, options=options, progress=progress, **effort, **stated)
+    return plans.priced(price) if price else plans

@@ -102,6 +102,11 @@ _TOKENS = Value("N|LOW-HIGH", tokens)
     name="sweep_concurrency",
     is_flag=True,
 )
+@option(
+    "--price",
+    "What a GPU costs, like '3.5 USD/GPU/h', or a TOML file of prices by GPU.",
+    Value("PRICE|FILE"),
+)
 @format_options
 @speculation_options
 @kernel_options
@@ -112,7 +117,13 @@ _TOKENS = Value("N|LOW-HIGH", tokens)
 @as_run_options
 @on_machine
 def serve(
-    model: str, machine: System, options: RunOptions, plan: bool, sweep_concurrency: bool, **asked: Any
+    model: str,
+    machine: System,
+    options: RunOptions,
+    plan: bool,
+    sweep_concurrency: bool,
+    price: str | None = None,
+    **asked: Any,
 ) -> Answer:
     """Simulate a server of MODEL under load: throughput, TTFT, TPOT, ITL, goodput, KV cache, and the bottleneck.
 
@@ -128,10 +139,12 @@ def serve(
         refuse_given("with --plan, which has its front", "sweep_concurrency")
         fix = fields_in(ServingPlan, typed_options(asked))
         with progress_bar("planning") as progress:
-            return weft.plan_serving(model, machine, load, limits, fix, options=options, progress=progress)
+            plans = weft.plan_serving(model, machine, load, limits, fix, options=options, progress=progress)
+        return plans.priced(price) if price else plans
     layout = ServingPlan(**fields_in(ServingPlan, asked))
     with progress_bar("serving") as progress:
-        return weft.serve(
+        answer = weft.serve(
             model, machine, layout, load, limits, sweep_concurrency=sweep_concurrency, options=options,
             progress=progress,
         )  # fmt: skip
+    return answer.priced(price) if price else answer

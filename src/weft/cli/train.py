@@ -27,6 +27,7 @@ from weft.cli.output import details_option, shows
 from weft.cli.values import DTYPE, FACTORS, MODEL, SYSTEM_NAME, Value, assignments, names
 from weft.core.answer import Answer
 from weft.core.errors import InputError
+from weft.core.fields import describe_fields
 from weft.core.options import Fidelity, RunOptions
 from weft.graph import EXCHANGES
 from weft.graph.routing import loads_of
@@ -37,6 +38,7 @@ from weft.models.parallel.framework import current_frameworks, frameworks
 from weft.models.parallel.plan import GRAPH_MODULES, Recompute, TrainingPlan
 from weft.models.parallel.precision import RECIPES
 from weft.step.pipeline import schedule_names
+from weft.step.run import TrainingRun
 
 _EXAMPLE = "weft step gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64 --recompute full"
 _MEMORY = "weft memory gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64"
@@ -47,6 +49,7 @@ _T3 = "weft scale llama-3-70b --system 8xh100 --tp 8 --compute 4 --network 2 --o
 _GRAPH = "weft step llama.graph.jsonl.gz --system h100-sxm"
 _AGAINST = "weft step gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64 --against link.bandwidth='600 GB/s'"
 _LAUNCHED = 'weft step --launch pretrain.sh --system 64xh100 --measured "412 TFLOP/s"'
+_RUN_OF = "weft step llama-3-70b --system 4096xh100 --tp 8 --pp 4 --batch 2048 --duration 30d --failures 5.3e-4"
 _LARGE = "weft step gpt-3 --system 1024xa100 --tp 8 --pp 8 --batch 1536 --out out/step"
 
 
@@ -122,7 +125,7 @@ class _WithScript(click.Command):
 _BEHIND = "weft.cli.train.behind"
 
 
-@click.command(cls=_WithScript, epilog=examples(_EXAMPLE, _LARGE, _AGAINST, _GRAPH, _LAUNCHED))
+@click.command(cls=_WithScript, epilog=examples(_EXAMPLE, _LARGE, _AGAINST, _GRAPH, _LAUNCHED, _RUN_OF))
 @click.argument("model", type=MODEL, required=False)
 @plan_options
 @option(
@@ -167,6 +170,17 @@ _BEHIND = "weft.cli.train.behind"
     "may time be lost, what would gain most?",
     metavar="RATE|TIME",
 )
+@field_options(
+    TrainingRun,
+    *describe_fields(TrainingRun),
+    price=Value("PRICE|FILE"),
+    tokens=Value("TOKENS"),
+    duration=Value("TIME"),
+    restart=Value("TIME"),
+    checkpoint_bandwidth=Value("RATE"),
+    checkpoint_every=Value("TIME"),
+    repair=Value("TIME"),
+)
 @clock_option()
 @shows(
     "step.json",
@@ -191,6 +205,7 @@ def step(
     MODEL is a name of 'weft models list', or a file: also a captured graph, which is timed on a rank of
     the system, with its collectives.
     """
+    stated, terms = _without_run(stated)
     arguments = click.get_current_context().meta[_BEHIND]
     if launch is None and (arguments or define):
         raise InputError("words behind -- and --define are those of a script; name it, like --launch pretrain.sh")
@@ -199,18 +214,31 @@ def step(
         changed = against_options(stated)
         kept = {name: value for name, value in typed_options(stated).items() if name not in changed}
         started = weft.read_launch(launch, system=machine, arguments=arguments, define=define)
-        return started.step(machine, model, options=options, instead=changed, **kept)
+        answer = started.step(machine, model, options=options, instead=changed, **kept)
+        return answer.over(terms) if terms else answer
     if model is None:
         raise InputError("name a model, like llama-3-8b, or the file that starts the run: --launch pretrain.sh")
     if (graph := graph_in(model)) is not None:
-        refuse_given("with a captured graph, which is timed as it is", *stated, "compare_overlaps")
+        refuse_given("with a captured graph, which is timed as it is", *stated, *_RUN, "compare_overlaps")
         return weft.step(graph, machine, options=options)
     if compare_overlaps:
-        refuse_given("with --compare-overlaps, which times in closed form", "fidelity", "measured")
+        refuse_given("with --compare-overlaps, which times in closed form", "fidelity", "measured", *_RUN)
         for closed in ("fidelity", "measured"):
             stated.pop(closed, None)
         return weft.step_overlaps(model, machine, options=options, **stated)
-    return weft.step(model, machine, options=options, **stated)
+    answer = weft.step(model, machine, options=options, **stated)
+    return answer.over(terms) if terms else answer
+
+
+_RUN = tuple(describe_fields(TrainingRun))
+
+
+def _without_run(stated: dict[str, Any]) -> tuple[dict[str, Any], TrainingRun | None]:
+    """Return the options without those of the whole run, and the run if they state one."""
+    usual = describe_fields(TrainingRun)
+    given = {name: stated[name] for name in _RUN if name in stated and stated[name] != usual[name].value}
+    rest = {name: value for name, value in stated.items() if name not in _RUN}
+    return rest, TrainingRun(**given) if given else None
 
 
 @click.command(epilog=examples(_MEMORY, _BUDGET))

@@ -38,6 +38,8 @@ _BINARY = {f"{letter}i": Fraction(1024 ** (power + 1)) for power, letter in enum
 _SMALL = {"": Fraction(1), "m": Fraction(1, 10**3), "u": Fraction(1, 10**6), "n": Fraction(1, 10**9)}
 _SMALL |= {"p": Fraction(1, 10**12), "f": Fraction(1, FS_PER_S)}
 
+_LONG = {"min": Fraction(60), "h": Fraction(3600), "d": Fraction(86400)}
+
 _BYTE_UNITS = {f"{prefix}B": factor for prefix, factor in (_DECIMAL | _BINARY).items()}
 _BIT_UNITS = {f"{prefix}b": factor / 8 for prefix, factor in (_DECIMAL | _BINARY).items()}
 
@@ -45,7 +47,7 @@ _OPERATIONS = ("FLOP/s", "FLOPS", "FLOPs", "OP/s", "OPS")
 _UNITS: Mapping[Dimension, Mapping[str, Fraction]] = {
     Dimension.BYTES: _BYTE_UNITS | _BIT_UNITS,
     Dimension.BYTES_PER_SECOND: {f"{unit}/s": factor for unit, factor in (_BYTE_UNITS | _BIT_UNITS).items()},
-    Dimension.SECONDS: {f"{prefix}s": factor for prefix, factor in _SMALL.items()} | {"µs": _SMALL["u"]},
+    Dimension.SECONDS: {f"{prefix}s": factor for prefix, factor in _SMALL.items()} | {"µs": _SMALL["u"], **_LONG},
     Dimension.HERTZ: {f"{prefix}Hz": factor for prefix, factor in _DECIMAL.items()},
     Dimension.FLOPS: {f"{prefix}{unit}": factor for prefix, factor in _DECIMAL.items() for unit in _OPERATIONS},
     Dimension.COUNT: {"": Fraction(1)},

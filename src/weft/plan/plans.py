@@ -11,6 +11,7 @@ from weft import hardware
 from weft.core.answer import to_plain
 from weft.core.errors import InputError
 from weft.core.options import SUSTAINED, Fidelity, RunOptions
+from weft.core.price import Price
 from weft.core.units import format_time
 from weft.estimate.errors import Error
 from weft.estimate.step_errors import ratio_error
@@ -271,6 +272,18 @@ class Plans(PlanAnswer[Planned]):
     notes: tuple[str, ...] = ()
     between: tuple[str, ...] = ()
     time_all: Callable[[], Sequence[Planned]] | None = field(default=None, repr=False, compare=False)
+    price: Price | None = None
+
+    def priced(self, price: str) -> Plans:
+        """Return the plans with what a GPU costs, like "3.5 USD/GPU/h" (`Price.of`); InputError for another text."""
+        return replace(self, price=Price.of(price, self.system.gpu.name))
+
+    def million_tokens(self, planned: Planned) -> float:
+        """Price of a million tokens under a plan; InputError without a price."""
+        if self.price is None:
+            raise InputError("no price was stated; give one, like '3.5 USD/GPU/h'")
+        plan = planned.plan
+        return self.price.of_tokens(plan.gpus, plan.batch * plan.sequence / planned.step_time_s)
 
     @cached_property
     def fitting(self) -> tuple[Planned, ...]:
@@ -316,7 +329,8 @@ class Plans(PlanAnswer[Planned]):
             runner_up=self.runner_up, searched=self.searched, rejected=self.rejected,
             **self._launch_data() if self.launcher else {}, front=self.front,
             refined=self.refined, rank_changed=self.moved, evidence=self.evidence, notes=self.notes,
-            wall_s=self.wall_s,
+            wall_s=self.wall_s, currency=self.price and self.price.currency,
+            cost_of_million_tokens=[self.million_tokens(one) for one in self.plans] if self.price else None,
         )  # fmt: skip
 
     def _launch_data(self) -> dict[str, Any]:

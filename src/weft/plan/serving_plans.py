@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from weft.core.answer import to_plain
@@ -114,6 +114,7 @@ class Deployed(PlannedDeployment[ServingPlan]):
             ttft_s=served.ttft,
             kv_peak_share=served.peak_memory,
             busy_share=served.busy,
+            costs=served.costs,
         )
 
 
@@ -160,6 +161,16 @@ class ServingPlans(PlanAnswer[Deployed]):
     def seconds(self) -> float:
         """Mean time of a request on the best layout [s]; infinite without one."""
         return self.best.serving.seconds if self.best else math.inf
+
+    def priced(self, price: str) -> ServingPlans:
+        """Return the plans with what a GPU costs, like "3.5 USD/GPU/h" (`Price.of`); InputError for another text."""
+
+        def with_price(one: Deployed) -> Deployed:
+            return replace(one, serving=one.serving.priced(price))
+
+        best = self.best and with_price(self.best)
+        nearest = self.nearest and with_price(self.nearest)
+        return replace(self, best=best, nearest=nearest, front=tuple(map(with_price, self.front)))
 
     @property
     def launch(self) -> str:

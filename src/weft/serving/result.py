@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +15,7 @@ import numpy as np
 from weft.core.answer import Answer, Record, to_plain
 from weft.core.errors import InputError, show_value
 from weft.core.fields import Options, check_fields, declare
+from weft.core.price import Price
 from weft.core.units import Dimension, parse
 from weft.estimate.errors import Error, load_error, with_scans
 from weft.estimate.load_ratios import ServedLoad, load_ratio_error
@@ -81,6 +82,21 @@ class Iteration(NamedTuple):
     context: int
     pairs: int
     written: int
+
+
+class TokenCosts(NamedTuple):
+    """What a million tokens cost, in a `currency`.
+
+    `output` has all costs on the output tokens, `interval` both ends of its 80 % interval. `prompt` and `decode` are
+    those of prompt and of output tokens apart, by the time of iterations: output tokens take as long as in iterations
+    without prompts, prompts the rest.
+    """
+
+    currency: str
+    output: float
+    prompt: float
+    decode: float
+    interval: tuple[float, float] | None
 
 
 class Moment(NamedTuple):
@@ -294,6 +310,33 @@ class Serving(Answer):
     finite: bool = False
     pools: Pools | None = None
     lengths: str = ""
+    price: Price | None = None
+
+    def priced(self, price: str) -> Serving:
+        """Return the load with what a GPU costs, like "3.5 USD/GPU/h" (`Price.of`); InputError for another text."""
+        return replace(self, price=Price.of(price, self.system.gpu.name))
+
+    @property
+    def costs(self) -> TokenCosts | None:
+        """What a million tokens cost; None without a price."""
+        if self.price is None:
+            return None
+        gpus, turns = self.replicas * self.plan.tp, self._counted_turns
+        output = self.price.of_tokens(gpus, self.output_tokens_per_s)
+        alone = [one for one in turns if not one.prompt]
+        seconds, decodes = sum(one.end - one.start for one in alone), sum(one.decodes * one.steps for one in alone)
+        whole = sum(one.end - one.start for one in turns)
+        decoding = seconds / decodes * sum(one.decodes * one.steps for one in turns) if alone and decodes else whole
+        share = min(decoding / whole, 1.0)
+        prompt = output * self.output_tokens_per_s / self.input_tokens_per_s * (1 - share)
+        ends = self.output_tokens_per_s_interval
+        return TokenCosts(
+            self.price.currency,
+            output,
+            prompt,
+            output * share,
+            ends and (self.price.of_tokens(gpus, ends[1]), self.price.of_tokens(gpus, ends[0])),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return rates, latencies [s], KV cache and bottleneck as plain data."""
@@ -345,6 +388,7 @@ class Serving(Answer):
             mean_iteration=self.mean_iteration,
             iterations=self.num_iterations,
             iteration_parts=self.iteration_parts,
+            costs=self.costs,
             curve=self.curve,
             needs=self.needs,
             notes=self.notes,

@@ -60,7 +60,8 @@ class ServingReport(SystemReport[Serving]):
             found.append(
                 f"Goodput {answer.goodput:.3g} req/s: SLO attainment {percent(answer.slo_attainment)} ({slo})."
             )
-        return [*found, *_most_clients(answer), *_too_few(answer), _memory(answer), _bound(answer), *answer.needs]
+        found += [*_most_clients(answer), *_too_few(answer), *cost_sentences(answer)]
+        return [*found, _memory(answer), _bound(answer), *answer.needs]
 
     def notes(self) -> list[str]:
         """Return what is assumed, and last how sure this is."""
@@ -114,6 +115,15 @@ class ServingReport(SystemReport[Serving]):
             Section("Iterations", [steps, step]),
             Section("Replicas", [replicas]),
         ]
+
+
+def cost_sentences(answer: Serving) -> list[str]:
+    """Return what a million tokens cost, in a sentence, if a price was stated."""
+    cost, price = answer.costs, answer.price
+    if cost is None or price is None:
+        return []
+    lead = f"Cost: {price.text(cost.output)} for a million output tokens{_between(cost.interval, price.text)}"
+    return [f"{lead}; of prompt and output tokens apart {price.text(cost.prompt)} and {price.text(cost.decode)}."]
 
 
 def _between(range_: tuple[float, float] | None, written: Callable[[float], str]) -> str:

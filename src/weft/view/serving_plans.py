@@ -11,7 +11,7 @@ from weft.plan.serving import EVERY
 from weft.plan.serving_plans import Deployed, ServingPlans
 from weft.view.figure import Figure
 from weft.view.planner import PlanReport, front_figure
-from weft.view.serving import distribution, objective_words, over_time
+from weft.view.serving import cost_sentences, distribution, objective_words, over_time
 from weft.view.shares import seconds
 from weft.view.words import percent
 
@@ -51,6 +51,7 @@ class ServingPlansReport(PlanReport[ServingPlans]):
             _best_words(answer, best),
             *_sure_words(answer, best),
             *_more(answer, best),
+            *cost_sentences(best.serving),
             counts,
         ]
 

@@ -64,6 +64,17 @@ def _launcher_sentence(answer: Plans) -> list[str]:
     return [f"The launch file is for {answer.launcher}, where the plan takes {took}; {'; '.join(others)}."]
 
 
+def cost(answer: Plans) -> list[str]:
+    """Return what a million tokens cost under the best plan, in a sentence, if a price was stated."""
+    if answer.price is None:
+        return []
+    price, best = answer.price, answer.best
+    value = answer.million_tokens(best)
+    low, high = (price.text(value * end / best.step_time_s) for end in best.interval_s)
+    least = "" if answer.objective == "cost" else "; --objective cost finds the plan and number of GPUs with the least"
+    return [f"Cost: {price.text(value)} for a million tokens (80 % interval {low} to {high}){least}."]
+
+
 def between(answer: Plans) -> Iterator[str]:
     """Yield the fastest plan with each of several values that were stated for a field, a sentence for each field."""
     for name in answer.between:
@@ -300,7 +311,10 @@ class PlansReport(PlanReport["Plans"]):
 
     def sentences(self) -> list[str]:
         """Return the plan, its time, its memory, the runner-up, what is tied, and what stated choices take at best."""
-        return [*verdict(self.answer), *between(self.answer), *by_framework(self.answer), *warnings(self.answer)]
+        answer = self.answer
+        return [
+            *verdict(answer), *cost(answer), *between(answer), *by_framework(answer), *warnings(answer)
+        ]  # fmt: skip
 
     def notes(self) -> list[str]:
         """Return how many plans were searched, the notes of the search, and what shows more of the best plan."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from weft.models.parallel.plan import TrainingPlan
     from weft.step.pipeline import PipelineTimes
     from weft.step.result.memory import Memory
+    from weft.step.run import RunOutcome, TrainingRun
 
 CONVENTION = "full"
 """What MFU and HFU count unless asked otherwise, as papers on Megatron-LM do: a key of `CONVENTIONS`."""
@@ -171,7 +172,7 @@ class Step(Answer):
     "exposed pp" [s], `send` is how long activations take to the next stage [s]. `fidelity` says where durations come
     from, `windows` what kernels and collectives cost each other, `memory` what every device holds, `notes` what a
     reader must know. `defaulted` names which of framework, sequence and stage of ZeRO the question did not state,
-    `elsewhere` has the times of today's other frameworks [s].
+    `elsewhere` has the times of today's other frameworks [s]. `run` is what a whole run takes and costs (`over`).
     """
 
     kind = "step"
@@ -194,6 +195,7 @@ class Step(Answer):
     windows: tuple[Window, ...] = ()
     defaulted: tuple[str, ...] = ()
     elsewhere: Mapping[str, float] = field(default_factory=dict)
+    run: RunOutcome | None = None
     convention = CONVENTION
 
     def to_dict(self) -> dict[str, Any]:
@@ -205,8 +207,20 @@ class Step(Answer):
             flops_convention=self.convention, peak_flops=self.peak_flops, peak_bytes=self.memory and self.memory.peak,
             fits=self.memory and self.memory.fits, waterfall=self.parts, exposed_s=self.exposed, hidden_s=self.hidden,
             bubble_share=self.bubble, needs=self.needs, notes=self.notes, windows=self.windows,
-            defaulted=self.defaulted, elsewhere=self.elsewhere,
+            defaulted=self.defaulted, elsewhere=self.elsewhere, run=self.run,
         )  # fmt: skip
+
+    def over(self, run: TrainingRun) -> Step:
+        """Return the step with what a whole run of it takes and costs (`run`); InputError for an unknown GPU's price.
+
+        >>> import weft
+        >>> one = weft.step("llama-3-8b", "64xh100", zero=3, batch=128, sequence=4096, fidelity="estimate")
+        >>> round(one.over(weft.TrainingRun(tokens="1T", price="2.5 USD/GPU/h")).run.million_tokens, 2)
+        0.06
+        """
+        from weft.step.run import outcome
+
+        return replace(self, run=outcome(self, run))
 
     @property
     def devices(self) -> int:
