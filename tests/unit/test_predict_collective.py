@@ -495,3 +495,29 @@ def test_a_profile_that_lacks_a_value_says_which():
         load_library("rccl-mi300x").value("nvls.launch")
     with pytest.raises(ConfigError, match="unknown key"):
         load_library("rccl-mi300x").value("nvls.lunch")
+
+
+def seconds_of_exchange(size, ranks, system="p5"):
+    return estimate(Collective("all_to_all", size, ranks), hardware.system(system, gpus=ranks)).seconds
+
+
+def test_an_exchange_between_nodes_takes_a_turn_for_each_remote_peer():
+    """H100: 2.1 us for each; what a rank sends to itself and inside its node is the same for all."""
+    few, many = (seconds_of_exchange(1024.0, ranks) for ranks in (64, 256))
+    assert many - few == pytest.approx(192 * 2.1e-6, rel=0.02)
+
+
+def test_the_first_2_mib_to_a_remote_peer_go_at_a_lower_share_of_the_adapter():
+    """0.72 and 0.85 of 50 GB/s, to 56 of 64 ranks."""
+    rates = []
+    for part in (1 << 20, 4 << 20):
+        less, more = (seconds_of_exchange(64.0 * size, 64) for size in (part, part + (1 << 19)))
+        rates.append(56 * (1 << 19) / (more - less) / 50e9)
+    assert rates == pytest.approx([0.72, 0.85], rel=0.02)
+
+
+def test_the_gpus_of_a_rack_do_not_all_share_a_host():
+    """An exchange between racks of 72 starts no later than one between as many nodes of 8 but for its peers."""
+    rack = estimate(Collective("all_to_all", 1024.0, 144), "144xgb200").parts["latency"]
+    node = estimate(Collective("all_to_all", 1024.0, 16), "16xhgx-b200").parts["latency"]
+    assert rack - node < 64 * 1.2e-6 + 64 * 0.5e-6

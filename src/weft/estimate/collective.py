@@ -159,6 +159,10 @@ _CONNECTION = 2 * MiB
 src/init.cc, p2pNetChunkSize)."""
 
 
+_HOST_GPUS = 8
+"""Most GPUs of a node whose messages one host sends [assumed 4 to 16]: a rack of 72 has hosts of its own."""
+
+
 def _pairwise(protocol: Protocol, size: FloatArray, group: RankGroup) -> Parts:
     """Return all pairs at once: traffic between nodes shares each GPU's adapter, traffic inside a node the links.
 
@@ -170,7 +174,8 @@ def _pairwise(protocol: Protocol, size: FloatArray, group: RankGroup) -> Parts:
     first = np.minimum(part, _CONNECTION)
     outside = remote * first / (rate * group.value("network.exchange_first"))
     outside += remote * (part - first) / (rate * group.value("network.exchange_efficiency"))
-    start = _launch(group) + _hop(group) + (local - 1) * group.value("network.exchange_local")
+    others = min(local, _HOST_GPUS) - 1
+    start = _launch(group) + _hop(group) + others * group.value("network.exchange_local")
     start += remote * group.value("network.exchange_peer")
     if local < 2:
         kind = "ll" if protocol is Protocol.LL else "simple"
