@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from weft.papers.sample import sample as sample
     from weft.plan import plan as plan
     from weft.plan.read_launch import read_launch as read_launch
+    from weft.plan.read_server import read_server as read_server
     from weft.plan.recompute import recompute as recompute
     from weft.plan.scale import scale as scale
     from weft.plan.schedules import check_schedule as check_schedule
@@ -128,6 +129,7 @@ _MODULES = {
     "weft.models.parallel.plan": "TrainingPlan",
     "weft.plan": "plan",
     "weft.plan.read_launch": "read_launch",
+    "weft.plan.read_server": "read_server",
     "weft.plan.recompute": "recompute",
     "weft.plan.scale": "scale",
     "weft.plan.schedules": "check_schedule find_schedule",

@@ -266,3 +266,26 @@ def _kind(one: Described) -> click.ParamType:  # type: ignore[type-arg]
     if one.kinds == (float,):
         return click.FloatRange(*one.declared.bounds or (0, None))
     return NUMBERS if one.kinds == (tuple[int, ...],) else Value("NAME")
+
+
+class WithScript(click.Command):
+    """A command whose words behind "--" are the arguments of the script that --launch names."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words before "--", and keep those behind it as they are."""
+        own, behind = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
+        ctx.meta[_BEHIND] = tuple(behind)
+        return super().parse_args(ctx, own)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Return the pieces of the line of usage."""
+        return [*super().collect_usage_pieces(ctx), "[-- ARG ...]"]
+
+
+_BEHIND = "weft.cli.behind"
+
+
+def words_behind() -> tuple[str, ...]:
+    """Return the words behind "--" of a command of `WithScript`."""
+    found: tuple[str, ...] = click.get_current_context().meta[_BEHIND]
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -9,6 +10,7 @@ import click
 import weft
 from weft.cli.inference import degree_options, format_options, kernel_options, speculation_options
 from weft.cli.options import (
+    WithScript,
     against_option,
     as_run_options,
     clock_option,
@@ -20,10 +22,11 @@ from weft.cli.options import (
     refuse_given,
     set_option,
     typed_options,
+    words_behind,
 )
 from weft.cli.output import shows
 from weft.cli.progress import progress_bar
-from weft.cli.values import MODEL, SYSTEM_NAME, Value
+from weft.cli.values import MODEL, SYSTEM_NAME, Value, assignments
 from weft.core.answer import Answer
 from weft.core.errors import InputError
 from weft.core.options import RunOptions
@@ -36,6 +39,9 @@ from weft.step.serving_plan import ServingPlan
 
 _EXAMPLE = "weft serve llama-3-70b --system 8xh100 --tp 4 --framework vllm --rate 4 --input-len 2048 --output-len 256"
 _CLIENTS = "weft serve llama-3-8b --system 1xh100 --concurrency 64 --sweep-concurrency --out out/serve"
+_LAUNCHED = (
+    'weft serve --launch "vllm serve openai/gpt-oss-120b --tensor-parallel-size 4" --system 4xh100 --concurrency 64'
+)
 _PLAN = "weft serve llama-3-70b --system 64xh100 --rate 50 --input-len 2048 --ttft 1s --tpot 40ms --plan"
 
 
@@ -50,8 +56,8 @@ def tokens(text: str) -> int | tuple[int, int]:
 _TOKENS = Value("N|LOW-HIGH", tokens)
 
 
-@click.command(epilog=examples(_EXAMPLE, _CLIENTS, _PLAN))
-@click.argument("model", type=MODEL)
+@click.command(cls=WithScript, epilog=examples(_EXAMPLE, _CLIENTS, _PLAN, _LAUNCHED))
+@click.argument("model", type=MODEL, required=False)
 @option("--system", "The machine, such as 8xh100 or 4xl40s, see 'weft hardware list'.", SYSTEM_NAME, required=True)
 @field_options(
     Load,
@@ -107,6 +113,21 @@ _TOKENS = Value("N|LOW-HIGH", tokens)
     "What a GPU costs, like '3.5 USD/GPU/h', or a TOML file of prices by GPU.",
     Value("PRICE|FILE"),
 )
+@option(
+    "--launch",
+    "The server that is to be simulated: a command of vLLM, SGLang or TensorRT-LLM, or a file with one: a script, a "
+    "compose file, YAML of Kubernetes, Dynamo or llm-d. MODEL can be left out where it names one. Arguments of a "
+    "script follow behind --.",
+    metavar="COMMAND|FILE",
+)
+@option(
+    "--define",
+    "State a variable of --launch, like TP=4, which it does not set, or sets otherwise; repeatable.",
+    name="define",
+    multiple=True,
+    callback=assignments,
+    metavar="NAME=VALUE",
+)
 @format_options
 @speculation_options
 @kernel_options
@@ -117,12 +138,14 @@ _TOKENS = Value("N|LOW-HIGH", tokens)
 @as_run_options
 @on_machine
 def serve(
-    model: str,
     machine: System,
     options: RunOptions,
     plan: bool,
     sweep_concurrency: bool,
     price: str | None = None,
+    model: str | None = None,
+    launch: str | None = None,
+    define: Mapping[str, str] | None = None,
     **asked: Any,
 ) -> Answer:
     """Simulate a server of MODEL under load: throughput, TTFT, TPOT, ITL, goodput, KV cache, and the bottleneck.
@@ -133,6 +156,20 @@ def serve(
     --ttft and --tpot, the command that starts them, and what more GPUs would buy.
     """
     load, limits = Load(**fields_in(Load, asked)), Limits(**fields_in(Limits, asked))
+    arguments = words_behind()
+    if launch is None and (arguments or define):
+        raise InputError("words behind -- and --define are those of a launch; name it, like --launch serve.sh")
+    if launch is not None:
+        refuse_given("with --launch, whose layout is served", "plan")
+        started = weft.read_server(launch, arguments=arguments, define=define)
+        stated = fields_in(ServingPlan, typed_options(asked))
+        with progress_bar("serving") as progress:
+            return started.serve(
+                machine, model, load=load, limits=limits, sweep_concurrency=sweep_concurrency, options=options,
+                progress=progress, **stated,
+            )  # fmt: skip
+    if model is None:
+        raise InputError('name a model, like llama-3-8b, or the command that serves it: --launch "vllm serve ..."')
     if plan:
         if click.get_current_context().params.get("against"):
             raise InputError("--against compares loads on one layout, and --plan searches layouts; ask for two plans")

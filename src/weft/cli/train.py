@@ -10,6 +10,7 @@ import click
 
 import weft
 from weft.cli.options import (
+    WithScript,
     against_option,
     against_options,
     as_run_options,
@@ -22,6 +23,7 @@ from weft.cli.options import (
     set_option,
     together,
     typed_options,
+    words_behind,
 )
 from weft.cli.output import details_option, shows
 from weft.cli.values import DTYPE, FACTORS, MODEL, SYSTEM_NAME, Value, assignments, names
@@ -108,24 +110,7 @@ plan_options = together(
 """The machine and the plan of a training step."""
 
 
-class _WithScript(click.Command):
-    """A command whose words behind "--" are the arguments of the script that --launch names."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words before "--", and keep those behind it as they are."""
-        own, behind = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
-        ctx.meta[_BEHIND] = tuple(behind)
-        return super().parse_args(ctx, own)
-
-    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """Return the pieces of the line of usage."""
-        return [*super().collect_usage_pieces(ctx), "[-- ARG ...]"]
-
-
-_BEHIND = "weft.cli.train.behind"
-
-
-@click.command(cls=_WithScript, epilog=examples(_EXAMPLE, _LARGE, _AGAINST, _GRAPH, _LAUNCHED, _RUN_OF))
+@click.command(cls=WithScript, epilog=examples(_EXAMPLE, _LARGE, _AGAINST, _GRAPH, _LAUNCHED, _RUN_OF))
 @click.argument("model", type=MODEL, required=False)
 @plan_options
 @option(
@@ -206,7 +191,7 @@ def step(
     the system, with its collectives.
     """
     stated, terms = _without_run(stated)
-    arguments = click.get_current_context().meta[_BEHIND]
+    arguments = words_behind()
     if launch is None and (arguments or define):
         raise InputError("words behind -- and --define are those of a script; name it, like --launch pretrain.sh")
     if launch is not None:

@@ -64,12 +64,13 @@ def _plain_name(name: str) -> str:
 
 
 _RELEASE = re.compile(
-    r"-(instruct|base|chat|it|hf|thinking|pt|v[0-9]\.[0-9]|[0-9]{4}|fp8|fp4|bf16|nvfp4|mxfp4|awq|gptq|int4|int8|w4a16|w8a8|"
+    r"-(instruct|base|chat|it|hf|thinking|pt|v0\.[0-9]|w-mxfp4-a-fp8|[0-9]{4}|fp8|fp4|bf16|nvfp4|mxfp4|awq|gptq|int4|int8|w4a16|w8a8|"
     r"w8a16|dynamic|block|kv|model|opt|channel|quantized(\.w[0-9]+a[0-9]+)?)$"
 )
 _SAME_DIMENSIONS = {
     "llama318b": "llama-3-8b", "llama3170b": "llama-3-70b", "llama3370b": "llama-3-70b", "llama38b": "llama-3-8b",
     "deepseekr1": "deepseek-v3", "deepseekv31": "deepseek-v3", "minimaxm21": "minimax-m2", "minimaxm25": "minimax-m2",
+    "minimaxm27": "minimax-m2",
     "deepseekr1distillllama8b": "llama-3-8b", "deepseekr1distillllama70b": "llama-3-70b",
 }  # fmt: skip
 """Later releases with the dimensions of an earlier one (config.json of the released weights)."""

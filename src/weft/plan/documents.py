@@ -82,18 +82,23 @@ def resolve_references(flat: Mapping[str, Any], defined: Mapping[str, str]) -> d
 
 def parse_yaml(text: str, file: str) -> Mapping[str, Any]:
     """Return the table of a YAML; ConfigError for a text that is none."""
+    for document in parse_yamls(text, file):
+        if isinstance(document, dict):
+            return {str(name): value for name, value in document.items()}
+    raise ConfigError("this is no table of settings", file)
+
+
+def parse_yamls(text: str, file: str) -> list[Any]:
+    """Return the documents of a YAML; ConfigError for a text that is none."""
     import yaml  # imported for such a file only
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        document = yaml.load(text, loader)
+        return list(yaml.load_all(text, loader))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}" if mark else None
         raise ConfigError("this is no YAML; mend it there", file, where) from None
-    if not isinstance(document, dict):
-        raise ConfigError("this is no table of settings", file)
-    return {str(name): value for name, value in document.items()}
 
 
 def parse_toml(text: str) -> Mapping[str, Any]:

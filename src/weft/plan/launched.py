@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from weft import hardware
 from weft.core.answer import Record
@@ -146,29 +146,50 @@ class Launched(Record):
                 + "; DeepSpeed refuses it, state one of them otherwise"
             )
 
-    def _idle(self) -> dict[str, list[str]]:
-        """Return the arguments without effect by the reason."""
-        found: dict[str, list[str]] = {}
-        for name, reason in self.without_effect.items():
-            found.setdefault(reason, []).append(name)
-        return found
-
     def _reading_notes(self, model: Transformer) -> Iterator[str]:
         """Yield what a reader must know of how the file was read."""
         own = model if self.model is None else self.model
         if (model.layers, model.hidden) != (own.layers, own.hidden):
             yield f"The launch file describes another model than {model.title}, which was timed."
-        idle = "; ".join(f"{reason}: {_list_names(names, _IDLE_LISTED)}" for reason, names in self._idle().items())
-        several = f"{len(self.without_effect)} without effect" + (f" ({idle})" if idle else "")
-        yield f"Read from the launch file: {len(self.used)} arguments used, {several}."
+        yield from account_notes(self)
         if left := {name: value for name, value in self.defaults.items() if name not in self.fields}:
             said = ", ".join(f"{name} {value}" for name, value in left.items())
             yield f"Left open by the launch file, with {self.launcher}'s default unless an option states it: {said}."
-        if self.not_modelled:
-            yield f"Not modelled: {_list_names([f'{name} ({effect})' for name, effect in self.not_modelled.items()])}."
-        if self.not_understood:
-            yield f"Not understood, and left out: {_list_names(self.not_understood)}."
         yield from self.notes
+
+
+class Account(Protocol):
+    """What became of the arguments of a launch."""
+
+    @property
+    def used(self) -> Mapping[str, str]:
+        """What each argument became."""
+
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        """Why arguments change nothing."""
+
+    @property
+    def not_modelled(self) -> Mapping[str, str]:
+        """In which direction arguments change what Weft does not follow."""
+
+    @property
+    def not_understood(self) -> tuple[str, ...]:
+        """Unknown arguments."""
+
+
+def account_notes(of: Account) -> Iterator[str]:
+    """Yield what became of the arguments of a launch, in words."""
+    reasons: dict[str, list[str]] = {}
+    for name, reason in of.without_effect.items():
+        reasons.setdefault(reason, []).append(name)
+    idle = "; ".join(f"{reason}: {_list_names(names, _IDLE_LISTED)}" for reason, names in reasons.items())
+    several = f"{len(of.without_effect)} without effect" + (f" ({idle})" if idle else "")
+    yield f"Read from the launch file: {len(of.used)} arguments used, {several}."
+    if of.not_modelled:
+        yield f"Not modelled: {_list_names([f'{name} ({effect})' for name, effect in of.not_modelled.items()])}."
+    if of.not_understood:
+        yield f"Not understood, and left out: {_list_names(of.not_understood)}."
 
 
 def find_model(name: str, file: str) -> tuple[Transformer | None, str]:

@@ -23,7 +23,8 @@ class Known(NamedTuple):
     """What is known of a launcher's arguments by their names, or beginnings of names.
 
     `reads` says what of a run an argument is, `without_effect` why others change nothing, `not_modelled` in which
-    direction those change a step that Weft does not follow, unless they have one of their `neutral` values.
+    direction those change a step that Weft does not follow, unless they have one of their `neutral` values. `defaults`
+    are what a launcher takes where nothing is said, `spelled` other names of arguments.
     """
 
     reads: Mapping[str, Any]
@@ -31,6 +32,7 @@ class Known(NamedTuple):
     not_modelled: Mapping[str, str]
     neutral: Mapping[str, Sequence[str]]
     defaults: Mapping[str, Mapping[str, Any]]
+    spelled: Mapping[str, str]
 
 
 @cache
@@ -38,12 +40,14 @@ def known_arguments(launcher: str) -> Known:
     """Return what is known of a launcher's arguments."""
     table = packaged_toml("weft.plan", "arguments.toml")[launcher]
     idle = {name: reason for reason, names in table["without_effect"].items() for name in names}
-    rest = (table.get(name, {}) for name in ("not_modelled", "neutral", "defaults"))
+    rest = (table.get(name, {}) for name in ("not_modelled", "neutral", "defaults", "spelled"))
     return Known(table.get("reads", {}), idle, *rest)
 
 
-TEXTS = frozenset(("model", "deepspeed", "layers_per_stage"))
+TEXTS = frozenset(("model", "deepspeed", "layers_per_stage", "quantization", "drafts", "drafter"))
 """What of a run is a text, where no value is a number."""
+SHARES = frozenset(("gpu_memory_utilization",))
+"""What of a run is a share from 0 to 1."""
 _OPEN = (OFF, "null", "none")
 """Values that turn an argument off, or leave it open."""
 _SHOWN = 60
@@ -171,6 +175,11 @@ class ArgumentReader:
         if what in TEXTS:
             self.used[self.name(name)] = shown
             return shown
+        if what in SHARES:
+            if not re.fullmatch(r"0?\.[0-9]{1,9}|1(\.0*)?", shown, re.ASCII):
+                raise self.wrong(name, shown, "a share above 0, of at most 1")
+            self.used[self.name(name)] = shown
+            return float(shown)
         return self.number(name, least=0 if what == "zero" else 1)
 
     def text(self, *names: str, known: Sequence[str] = ()) -> str | None:

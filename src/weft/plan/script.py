@@ -64,7 +64,8 @@ class Script:
     """What a script runs: its `commands`, and the lines whose branches all count as their conditions are not known.
 
     `exits` is the line in which the script ends before its last command, 0 if it does not. `arrays` are those that it
-    sets, each as a command, and `missing` the scripts that it sources and that are not beside it.
+    sets, each as a command, `variables` the values of others at its end, and `missing` the scripts that it sources and
+    that are not beside it.
     """
 
     commands: tuple[Command, ...]
@@ -72,6 +73,7 @@ class Script:
     exits: int = 0
     arrays: tuple[Command, ...] = ()
     missing: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_script(
@@ -100,7 +102,8 @@ def read_script(
             "variables by --define NAME=VALUE"
         )
     arrays = tuple(Command(tuple(words), 0) for words in shell.arrays.values())
-    return Script(tuple(shell.commands), tuple(sorted(shell.open)), exits, arrays, tuple(shell.missing))
+    variables = {**shell.scalars, **shell.defined}
+    return Script(tuple(shell.commands), tuple(sorted(shell.open)), exits, arrays, tuple(shell.missing), variables)
 
 
 def is_unknown(word: str) -> bool:
@@ -670,7 +673,7 @@ _OPERATIONS: Mapping[type, Callable[[int, int], int]] = {
 
 
 def evaluate_sum(text: str, known: Callable[[str], str]) -> int | None:
-    """Return the value of whole numbers with + - * / % and comparisons between; None for anything else."""
+    """Return the value of whole numbers with + - * / %, comparisons and one choice (a ? b : c); None for all else."""
 
     def value(node: ast.expr) -> int:
         found = 0
@@ -692,6 +695,9 @@ def evaluate_sum(text: str, known: Callable[[str], str]) -> int | None:
 
     if len(text) > 1000:
         return None
+    if choice := re.fullmatch(r"([^?:]+)\?([^?:]+):([^?:]+)", text):
+        holds = evaluate_sum(choice[1], known)
+        return None if holds is None else evaluate_sum(choice[2] if holds else choice[3], known)
     try:
         return value(ast.parse(text.strip() or "0", mode="eval").body)
     except (ValueError, KeyError, SyntaxError, ZeroDivisionError, RecursionError, MemoryError):
