@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, get_args
 
 import click
@@ -134,12 +133,11 @@ plan_options = together(
 )
 @option(
     "--launch",
-    "The launch file of the run: a script, a recipe or overrides of Megatron-Bridge, torchtitan's TOML, DeepSpeed's "
-    "JSON, YAML of AutoModel, NeMo, Primus, HyperPod, Axolotl, LLaMA-Factory, TRL or Accelerate. MODEL can be left out "
-    "where the file describes it. Arguments of a script "
-    "follow behind --, as in: weft step --launch run.sh --system 8xh100 -- 8b 4",
-    click.Path(path_type=Path),
-    metavar="FILE",
+    "The launch file of the run, or its command: a script, a recipe or overrides of Megatron-Bridge, torchtitan's "
+    "TOML, DeepSpeed's JSON, YAML of AutoModel, NeMo, Primus, HyperPod, Axolotl, LLaMA-Factory, TRL or Accelerate. "
+    "MODEL can be left out where it describes one. Arguments of a script follow behind --, as in: weft step --launch "
+    "run.sh --system 8xh100 -- 8b 4",
+    metavar="FILE|COMMAND",
 )
 @option(
     "--define",
@@ -181,7 +179,7 @@ def step(
     options: RunOptions,
     model: str | None = None,
     compare_overlaps: bool = False,
-    launch: Path | None = None,
+    launch: str | None = None,
     define: Mapping[str, str] | None = None,
     **stated: Any,
 ) -> Answer:

@@ -57,7 +57,15 @@ def named_model(name: str) -> str:
 
 def _plain_name(name: str) -> str:
     """Return the letters and digits of a name that say which model it is."""
-    plain = name.rstrip("/").rpartition("/")[2].lower().replace("_", "-").removesuffix(".yaml").removeprefix("meta-")
+    plain = (
+        name.rstrip("/")
+        .rpartition("/")[2]
+        .lower()
+        .replace("_", "-")
+        .removesuffix(".yaml")
+        .removeprefix("meta-")
+        .removeprefix("nvidia-")
+    )
     while (shorter := _RELEASE.sub("", plain)) != plain:
         plain = shorter
     return re.sub(r"[^a-z0-9]", "", plain)

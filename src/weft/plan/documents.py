@@ -12,6 +12,8 @@ from typing import Any
 from weft.core.errors import ConfigError
 from weft.core.files import read_text
 
+COMMAND = "the launch"
+"""What messages call a command that stands in no file."""
 LARGEST = 1 << 18
 """Longest launch file [bytes]."""
 _DEEPEST = 20
@@ -129,16 +131,28 @@ def parse_json(text: str, file: str) -> Mapping[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
+def source_text(source: str | Path) -> tuple[str, str]:
+    """Return the text of a launch, and its file; a source of several words that is no file is a command itself."""
+    named = str(source)
+    if not isinstance(source, Path) and len(named.split()) > 1 and not _is_file(named):
+        return named, COMMAND
+    return read_text(source, LARGEST), named
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
+
+
 def find_beside(name: str, file: str) -> Path | None:
     """Return the file that a launch file names, looked for from its folder upwards and from here; None if none is."""
     named, folder = Path(name), Path(file).absolute().parent
     places = [folder, *folder.parents[:_ANCESTORS], Path.cwd()]
     for path in (*(place / named for place in places), folder / named.name):
-        try:
-            if path.is_file():
-                return path
-        except (OSError, ValueError):  # a name that no file can have
-            return None
+        if _is_file(str(path)):
+            return path
     return None
 
 

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from weft import hardware
 from weft.core.errors import InputError, check_type, show_value
-from weft.core.files import read_text
 from weft.hardware.resolve import Described
-from weft.plan.documents import LARGEST
+from weft.plan.documents import source_text
 from weft.plan.launched import Launched
 from weft.plan.read_commands import read_commands
 from weft.plan.read_settings import read_document, read_flat
@@ -29,7 +28,7 @@ def read_launch(
     arguments: Sequence[str] = (),
     define: Mapping[str, str | float] | None = None,
 ) -> Launched:
-    """Return the run that a launch file starts: a script, overrides, a TOML, a JSON or a YAML.
+    """Return the run that a launch file starts: a script, overrides, a TOML, a JSON or a YAML; or a command itself.
 
     Of a script, `arguments` are those that its user types behind it ($1, $2), `define` states variables that it does
     not set or sets otherwise, and the `system` answers what Slurm tells a job of its nodes. Raises InputError for a
@@ -38,7 +37,7 @@ def read_launch(
     """
     check_type("arguments", arguments, (list, tuple), "give a list of texts, like ['8b', '4']")
     check_type("define", define or {}, Mapping, "give values by name, like {'TP': '4'}")
-    text, file = read_text(path, LARGEST), str(path)
+    text, file = source_text(path)
     defined = {_variable(name): str(value) for name, value in (define or {}).items()}
     flat = read_document(text, file)
     found = None if flat is None else read_flat(flat, file, defined)
@@ -60,7 +59,7 @@ def read_launch(
             f"'{path}' starts no training that Weft knows; give a script with Megatron-LM's arguments or that names a "
             "file of settings, overrides like model.tensor_model_parallel_size=4, a recipe of Megatron-Bridge, "
             "torchtitan's TOML, DeepSpeed's JSON, or YAML of AutoModel, NeMo, Primus, HyperPod, Axolotl, "
-            "LLaMA-Factory, TRL or Accelerate"
+            "LLaMA-Factory, TRL or Accelerate; for a server: weft serve --launch"
         )
     return started
 

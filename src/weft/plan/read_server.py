@@ -17,16 +17,16 @@ from types import MappingProxyType
 from typing import Any
 
 from weft.core.errors import InputError, UnknownNameError, WeftError, check_type
-from weft.core.files import read_text
 from weft.kernels.library.kits import resolve_framework
 from weft.models import Transformer
 from weft.plan.documents import (
-    LARGEST,
+    COMMAND,
     flat_settings,
     parse_json,
     parse_yaml,
     parse_yamls,
     read_beside,
+    source_text,
     to_words,
 )
 from weft.plan.launched import find_model
@@ -56,7 +56,6 @@ _QUANTIZED = (
     (r"fp8|w8a8_fp8", {"dtype": "fp8"}),
 )
 """What names of released weights and values of --quantization mean, the first that fits."""
-_HERE = "the launch"
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,7 @@ def read_server(
     2
     """
     check_type("define", define or {}, Mapping, "give values by name, like {'TP': '4'}")
-    named = str(source)
-    is_file = isinstance(source, Path) or (len(named.split()) == 1 and Path(named).is_file())
-    text, file = (read_text(source, LARGEST), named) if is_file else (named, _HERE)
+    text, file = source_text(source)
     defined = {name: str(value) for name, value in (define or {}).items()}
     files: dict[str, str] = {}
     workers = _deployed(text, file, defined, files) if _YAML.search(text) else []
@@ -94,9 +91,9 @@ def read_server(
         workers = list(_commanded(text, file, tuple(map(str, arguments)), defined, files=files))
     if not workers:
         raise InputError(
-            f"'{named[:80]}' starts no server that Weft knows; give a command like 'vllm serve MODEL "
+            f"'{str(source)[:80]}' starts no server that Weft knows; give a command like 'vllm serve MODEL "
             "--tensor-parallel-size 4', 'python -m sglang.launch_server ...' or 'trtllm-serve ...', a script with one, "
-            "or YAML of Kubernetes, Dynamo or llm-d"
+            "or YAML of Kubernetes, Dynamo or llm-d; for a training: weft step --launch"
         )
     first = workers[0].engine
     return _together([_engine(each, file, files) for each in workers if each.engine == first], file)
@@ -114,7 +111,7 @@ def _commanded(
     files: dict[str, str] | None = None,
 ) -> Iterator[_Worker]:
     """Yield the engines that a script starts, and put the files that it writes from here-documents into `files`."""
-    script = read_script(text, "" if file == _HERE else file, arguments, defined, environment)
+    script = read_script(text, "" if file == COMMAND else file, arguments, defined, environment)
     if files is not None:
         files.update(_written(text, script.variables))
     for command in script.commands:
@@ -491,8 +488,8 @@ def _together(engines: list[_Engine], file: str) -> LaunchedServer:
             differ = next(name for other, _ in alike[1:] for name in {**alike[0][0], **other}
                           if alike[0][0].get(name) != other.get(name))  # fmt: skip
             raise InputError(
-                f"{'it' if file == _HERE else repr(file)} starts {role or 'several'} engines that differ in {differ}; "
-                "keep those of one kind"
+                f"{file if file == COMMAND else repr(file)} starts {role or 'several'} engines that differ in "
+                f"{differ}; keep those of one kind"
             )
     main = "decode" if "decode" in roles else next(iter(roles))
     fields, each = read[main][0]
