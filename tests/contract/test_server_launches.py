@@ -186,6 +186,7 @@ def test_what_options_state_must_not_contradict_the_launch():
     assert found.plan(replicas=2).replicas == 2
     with pytest.raises(InputError, match="the launch has tp 4, not 8; change it there"):
         found.plan(tp=8)
+    assert found.plan(instead={"tp": 8}).tp == 8
     with pytest.raises(InputError, match="the launch serves some/Model, which is no model of the catalogue; name one"):
         read_server("vllm serve some/Model").serve("8xh100", load=Load(rate=1))
 

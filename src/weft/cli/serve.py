@@ -12,6 +12,7 @@ from weft.cli.inference import degree_options, format_options, kernel_options, s
 from weft.cli.options import (
     WithScript,
     against_option,
+    against_options,
     as_run_options,
     clock_option,
     examples,
@@ -162,12 +163,15 @@ def serve(
     if launch is not None:
         refuse_given("with --launch, whose layout is served", "plan")
         started = weft.read_server(launch, arguments=arguments, define=define)
-        stated = fields_in(ServingPlan, typed_options(asked))
+        changed = fields_in(ServingPlan, against_options(asked))
+        stated = {name: value for name, value in typed_options(asked).items() if name not in changed}
+        stated = fields_in(ServingPlan, stated)
         with progress_bar("serving") as progress:
-            return started.serve(
+            served = started.serve(
                 machine, model, load=load, limits=limits, sweep_concurrency=sweep_concurrency, options=options,
-                progress=progress, **stated,
+                progress=progress, instead=changed, **stated,
             )  # fmt: skip
+        return served.priced(price) if price else served
     if model is None:
         raise InputError('name a model, like llama-3-8b, or the command that serves it: --launch "vllm serve ..."')
     if plan:

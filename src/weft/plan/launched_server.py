@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from weft.core.answer import Record
@@ -43,8 +44,8 @@ class LaunchedServer(Record):
     notes: tuple[str, ...] = ()
     serves: str = ""
 
-    def plan(self, **stated: Any) -> ServingPlan:
-        """Return the plan of the server with `stated` fields that it leaves open.
+    def plan(self, *, instead: Mapping[str, Any] = MappingProxyType({}), **stated: Any) -> ServingPlan:
+        """Return the plan of the server with `stated` fields that it leaves open, and those in `instead` of its own.
 
         Drafts need a stated `acceptance_rate`, and are left out without one. Raises InputError for a field that the
         launch states otherwise.
@@ -53,8 +54,8 @@ class LaunchedServer(Record):
         for name, value in given.items():
             if name in self.fields and value != self.fields[name]:
                 raise InputError(f"the launch has {name} {self.fields[name]}, not {value}; change it there")
-        own = self.fields if "acceptance_rate" in given else self._without_drafts()
-        return ServingPlan(**{"framework": self.engine, **self.defaults, **own, **given})
+        own = self.fields if "acceptance_rate" in {**given, **instead} else self._without_drafts()
+        return ServingPlan(**{"framework": self.engine, **self.defaults, **own, **given, **instead})
 
     def _without_drafts(self) -> dict[str, Any]:
         return {name: value for name, value in self.fields.items() if name not in _DRAFTS}
@@ -69,17 +70,19 @@ class LaunchedServer(Record):
         sweep_concurrency: bool = False,
         options: RunOptions = SUSTAINED,
         progress: Progress | None = None,
+        instead: Mapping[str, Any] = MappingProxyType({}),
         **stated: Any,
     ) -> Serving:
         """Serve a load on a system, as `weft.serve` does; `model` is needed where the launch names none that is known.
 
-        Raises InputError for `stated` fields of the plan that the launch states otherwise.
+        Fields of the plan in `instead` replace what the launch states, to try a change. Raises InputError for `stated`
+        fields that the launch states otherwise.
         """
         found = self.model if model is None else load_model(model)
         if found is None:
             what = f"serves {self.serves}, which is no model of the catalogue" if self.serves else "names no model"
             raise InputError(f"the launch {what}; name one, like llama-3-8b, or its config.json")
-        plan = self.plan(**stated)
+        plan = self.plan(instead=instead, **stated)
         answer = serve(
             found, on, plan, load, limits, sweep_concurrency=sweep_concurrency, options=options, progress=progress
         )
