@@ -336,7 +336,16 @@ def computes_half(a, b, c, d):
 
 def computes_twice(a, b, c, d):
     gemm = a if a.op.kind == "gemm" else d
-    return a, b, c, d, replace(gemm, name="again", iteration=0)
+    return a, b, c, d, replace(gemm, iteration=2)
+
+
+def sends_without_adding(a, b, c, d):
+    return a, b, *(replace(one, op=replace(one.op, name="all_to_all", bytes=sent(one.op))) for one in (c, d))
+
+
+def sent(op):
+    """The bytes of an all-to-all that sends as much."""
+    return op.bytes * (2 if op.name == "all_reduce" else 1)
 
 
 @pytest.mark.parametrize(
@@ -356,6 +365,31 @@ def test_an_overlap_that_breaks_a_law_of_its_work_is_named_with_the_law_and_the_
         check_overlap(method)
     assert (caught.value.member, caught.value.case) == ("overlap 'halves'", pattern)
     assert caught.value.law.startswith(law)
+
+
+@pytest.mark.parametrize("pattern", ["gemm_rs", "gemm_ar"])
+def test_an_overlap_that_sends_what_it_should_add_breaks_the_law_of_sums(pattern):
+    method = type("OneForm", (Halves,), {"patterns": (pattern,)})(changed=sends_without_adding)
+    with pytest.raises(ContractError, match="adds, and none of all_to_all does") as caught:
+        check_overlap(method)
+    assert caught.value.law.startswith("Where the graph's collective adds up data")
+
+
+def test_a_piece_of_a_gemm_of_another_name_is_refused_with_the_name_to_give():
+    """Times are looked up by name: a piece of another name would be left out of them."""
+    method = Halves(
+        changed=lambda a, b, c, d: (a, replace(b, name="rest", iteration=0), c, replace(d, after=("rest",)))
+    )
+    graph = weft.dependent("gemm_rs", weft.gemm(1024, 1024, 256), 4)
+    with pytest.raises(InputError, match=r"'halves' runs a GEMM 'rest' .* the name of the whole, 'gemm'"):
+        weft.simulate(graph, "a100", method)
+
+
+def test_a_method_with_a_formula_of_a_pair_has_one_on_the_axis_of_a_step():
+    timed = type("Timed", (Halves,), {"patterns": ("gemm_rs", "tp"), "closed_forms": ("gemm_rs",)})()
+    plain = type("Plain", (Halves,), {"patterns": ("gemm_rs", "tp")})()
+    assert timed.applies("tp", "closed form")
+    assert not plain.applies("tp", "closed form")
 
 
 def test_an_overlap_that_cuts_both_operators_in_halves_keeps_the_contract():

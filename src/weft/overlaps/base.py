@@ -147,8 +147,10 @@ class OverlapMethod(ABC):
         return pattern in self.patterns
 
     def estimates(self, pattern: Pattern) -> bool:
-        """Return whether formulas time the method on a pattern."""
-        return pattern in self.closed_forms
+        """Return whether formulas time the method on a pattern: on `tp`, too, where they time a form of its pairs."""
+        return pattern in self.closed_forms or (
+            pattern == "tp" and self.applies_to("tp") and any(form in FORMS for form in self.closed_forms)
+        )
 
     def applies(self, place: Place, clock: Clock | None = None) -> bool:
         """Return whether the method applies in a place and, if `clock` is given, whether that clock times it there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
+from weft.core.errors import InputError, join_or
 from weft.core.options import RunOptions
 from weft.graph import Graph
 from weft.graph.choice import Kernel
@@ -43,7 +44,17 @@ def lower_under(method: OverlapMethod, graph: Graph, system: System, options: Ru
     """Lower a graph under a method: by kernels of its own, or by those that it chooses for the nodes."""
     resolved = method.resolve(graph, system, options)
     own = resolved.lower(graph, system, options)
-    return lower(resolved.apply(graph, system.gpu), system, options, resolved) if own is None else own
+    if own is not None:
+        return own
+    applied = resolved.apply(graph, system.gpu)
+    odd = sorted({node.name for node in applied.gemms} - {node.name for node in graph.gemms})
+    if odd:
+        known = join_or(sorted({node.name for node in graph.gemms}))
+        raise InputError(
+            f"'{method.name}' runs a GEMM '{odd[0]}' that the graph does not have; times are looked up by name: give "
+            f"every piece of a GEMM the name of the whole, {known}, and an iteration of its own"
+        )
+    return lower(applied, system, options, resolved)
 
 
 def _lowers(kernel: Kernel | None, first: OverlapMethod | None) -> OverlapMethod:

@@ -159,6 +159,15 @@ def data_are_moved(method: OverlapMethod, pattern: Pattern, given: Graph, run: G
     )
 
 
+def sums_are_made(method: OverlapMethod, pattern: Pattern, given: Graph, run: Graph) -> str | None:
+    """Where the graph's collective adds up data of ranks, one of its run does, unless it `leaves_out` "collective"."""
+    adding = {"reduce_scatter", "all_reduce"}
+    names = [{getattr(node.op, "name", "") for node in graph.collectives} for graph in (given, run)]
+    if "collective" in method.leaves_out or not adding & names[0] or adding & names[1]:
+        return None
+    return f"the graph's {' and '.join(sorted(adding & names[0]))} adds, and none of {', '.join(sorted(names[1]))} does"
+
+
 def work_waits_for_its_data(method: OverlapMethod, pattern: Pattern, given: Graph, run: Graph) -> str | None:
     """A collective waits for the part of the GEMM that it sends, a GEMM for the rows that an all-gather brings.
 
@@ -340,6 +349,6 @@ def a_step_takes_it_on_its_axes_alone(method: OverlapMethod, axis: Axis) -> str 
 
 
 DESCRIPTION = (it_has_a_name_and_words, its_patterns_are_known, it_is_a_value, something_times_it)
-WORK = (gemms_are_computed, data_are_moved, work_waits_for_its_data)
+WORK = (gemms_are_computed, data_are_moved, sums_are_made, work_waits_for_its_data)
 RUNS = (runs_repeat, operators_have_times, no_run_beats_the_gpu, nobody_begins_early, data_crosses_links)
 FORMULAS = (a_formula_is_where_it_says, a_formula_hides_no_gemm, a_formula_takes_arrays)
