@@ -395,6 +395,16 @@ def test_a_sweep_of_clients_names_the_most_that_meet_the_slo_and_shows_each():
     assert [row[0] for row in table.rows] == list(tpots)
 
 
+def test_the_answer_says_how_much_of_the_ttft_is_prefill_queue_and_server():
+    """The parts up to the first token add up to the mean TTFT; a load above capacity has none."""
+    load = weft.Load(rate=6, requests=60, output_len=32)
+    answer = weft.serve("llama-3-8b", "1xh100", weft.ServingPlan(), load)
+    parts = {name: answer.parts[name] for name in ("outside", "queue", "prefill")}
+    assert sum(parts.values()) == pytest.approx(answer.ttft["mean"], rel=0.02)
+    (said,) = [line for line in answer.report().sentences() if line.startswith("Mean TTFT: ")]
+    assert f"{parts['prefill'] * 1e3:.3g} ms prefill iterations" in said
+
+
 def test_names_of_dots_on_the_curve_lie_apart():
     answer = served(concurrency=64, input_len=512, output_len=64, sweep_concurrency=True)
     figure = next(one for one in answer.report().figures() if "interactivity" in one.title)

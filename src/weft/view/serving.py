@@ -61,7 +61,7 @@ class ServingReport(SystemReport[Serving]):
                 f"Goodput {answer.goodput:.3g} req/s: SLO attainment {percent(answer.slo_attainment)} ({slo})."
             )
         found += [*_most_clients(answer), *_too_few(answer), *cost_sentences(answer)]
-        return [*found, _memory(answer), _bound(answer), *answer.needs]
+        return [*found, _memory(answer), _bound(answer), *_first_token(answer), *answer.needs]
 
     def notes(self) -> list[str]:
         """Return what is assumed, and last how sure this is."""
@@ -243,6 +243,14 @@ def _bound(answer: Serving) -> str:
     if answer.busy < _BUSY:
         return f"Not saturated: replicas are idle {percent(1 - answer.busy)} of the time; {share}."
     return f"Replicas are busy {percent(answer.busy)} of the time; {share}."
+
+
+def _first_token(answer: Serving) -> list[str]:
+    """Return where the mean TTFT goes: client and server around the engine, its queue, prefill iterations."""
+    if answer.overloaded:
+        return []
+    prefill, queue, outside = (seconds(answer.parts[name]) for name in ("prefill", "queue", "outside"))
+    return [f"Mean TTFT: {prefill} prefill iterations, {queue} queue, {outside} server outside the engine."]
 
 
 def _pools(answer: Serving, pools: Pools) -> str:
