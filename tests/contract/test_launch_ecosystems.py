@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import weft
 from weft.core.errors import ConfigError, InputError
+from weft.models.load import named_model
 from weft.plan.documents import flatten
 from weft.plan.read_launch import read_launch
 
@@ -291,3 +292,40 @@ def test_every_recipe_of_megatron_bridge_is_a_plan(name, write):
         assert gpus % (fields.get("tp", 1) * fields.get("pp", 1) * fields.get("cp", 1)) == 0
     assert found.model is not None
     assert weft.load_model(found.model).parameters > 0
+
+
+def test_references_relative_names_and_products_of_a_yaml_are_resolved(write):
+    text = (
+        "model:\n  hidden_size: 4096\n  ffn_hidden_size: ${multiply:4, ${.hidden_size}}\n  seq_length: ${data.length}\n"
+    )
+    text += "  tensor_model_parallel_size: 2\n  micro_batch_size: 1\n  global_batch_size: 16\n  num_layers: 4\n"
+    text += "  num_attention_heads: 32\n  vocab_size: 32000\ndata: {length: 1024}\n"
+    found = read_launch(write(text, "run.yaml"))
+    assert (found.model.ffn, found.fields["sequence"]) == (16384, 1024)
+
+
+def test_reinforcement_learning_and_unknown_yaml_are_refused_with_what_to_do(write):
+    with pytest.raises(InputError, match="starts reinforcement learning by verl, whose steps are rollouts and updates"):
+        read_launch(write("a: {actor_rollout_ref: {actor: {ppo_mini_batch_size: 8}}}\n", "run.yaml"))
+
+
+def test_what_turns_recomputation_or_a_format_on_suffices(write):
+    both = AXOLOTL.replace("gradient_checkpointing: true", "gradient_checkpointing: false\nfloat16: false")
+    path = write(both.replace("{reshard", "{activation_checkpointing: true, reshard"), "run.yaml")
+    assert read_launch(path).fields["recompute"] == "full"
+    with pytest.raises(ConfigError, match="bf16 and fp16 contradict each other"):
+        read_launch(write(AXOLOTL + "float16: true\n", "run.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama-3-8b"), ("/data/Meta-Llama-3-70B", "llama-3-70b"),
+        ("Qwen/Qwen3-235B-A22B-Thinking-2507", "qwen3-235b-a22b"), ("deepseek-ai/DeepSeek-V3.1", "deepseek-v3"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"), ("nvidia/DeepSeek-R1-0528-FP4", "deepseek-v3"),
+        ("RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", "llama-3-70b"), ("llama3.1_8B.yaml", "llama-3-8b"),
+        ("some/Model-9B", ""), ("Qwen/Qwen2.5-7B-Instruct-1M", ""),
+    ],
+)  # fmt: skip
+def test_names_of_releases_are_those_of_models_with_the_same_dimensions(name, model):
+    assert named_model(name) == model

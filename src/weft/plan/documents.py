@@ -22,6 +22,7 @@ _SETTINGS = 20_000
 _ANCESTORS = 6
 """Folders above a file in which files that it names are looked for: its repository's root is one of them."""
 _REFERENCE = re.compile(r"\$\{(?:oc\.env:)?([\w.]+)(?:[:,]([^{}]*))?\}")
+_PRODUCT = re.compile(r"\$\{multiply:\s*([0-9]{1,9})\s*,\s*([0-9]{1,9})\s*\}")
 _LONGEST = 5_000
 """Longest word of a TOML [characters]: the parser takes the square of a dotted name's parts."""
 
@@ -74,12 +75,16 @@ def resolve_references(flat: Mapping[str, Any], defined: Mapping[str, str]) -> d
             return " ".join(to_words(value))
         return found[0] if usual is None else usual
 
-    def resolved(value: object) -> object:
+    def resolved(name: str, value: object) -> object:
         if isinstance(value, list):
-            return [resolved(each) for each in value]
-        return _REFERENCE.sub(stated, value) if isinstance(value, str) and "${" in value else value
+            return [resolved(name, each) for each in value]
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        section = name.rpartition(".")[0]
+        whole = re.sub(r"\$\{\.", f"${{{section}." if section else "${", value)
+        return _PRODUCT.sub(lambda found: str(int(found[1]) * int(found[2])), _REFERENCE.sub(stated, whole))
 
-    return {name: resolved(value) for name, value in flat.items()}
+    return {name: resolved(name, value) for name, value in flat.items()}
 
 
 def parse_yaml(text: str, file: str) -> Mapping[str, Any]:

@@ -23,7 +23,7 @@ _CONVERTS = re.compile(r"convert|preprocess|tools/|merge_|inference|evaluate", r
 _OVERRIDE = re.compile(r"([~+]*)((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:=(.*))?", re.DOTALL)
 _FILE = re.compile(r"(?:[\w.-]+=)?([^\s=]+\.(?:ya?ml|toml|json))")
 _STARTS = re.compile(
-    r"(num|tensor|micro|global|seq)[-_](layers|model|batch|length)|--recipe|--per_device_|\.(ya?ml|toml|json)\b"
+    r"(num|tensor|micro|global|seq)[-_](layers|model|batch|length)|--recipe|--per_device_|--max_context_width|\.(ya?ml|toml|json)\b"
 )
 _STATE_A_RUN = frozenset(("tensor_model_parallel_size", "micro_batch_size", "global_batch_size", "seq_length"))
 """Overrides that describe a run where no recipe is known."""
@@ -45,8 +45,13 @@ def read_commands(
         name = " ".join(given.get("recipe", ()))
         if name and (is_recipe(name) or "tensor_model_parallel_size" not in known):
             return _of_recipe(name, given, overridden, file, notes)
+    for _, given in found:
+        if {"max-context-width", "train-batch-size"} <= given.keys():  # of FSDP examples that HyperPod's recipes follow
+            flat = {f"model.{name.replace('-', '_')}": " ".join(words) for name, words in given.items()}
+            if (started := read_flat(flat, file, defined)) is not None:
+                return started
     starts = [(each, given) for each, given in found if given.keys() & SHAPES]
-    starts = starts or [(each, given) for each, given in script_arrays(script) if given.keys() & SHAPES]
+    starts = starts or [(each, given) for each, given in _arrays(script) if given.keys() & SHAPES]
     if starts:
         command, given = _training(starts, file)
         said = [*notes, *_others(len(starts), command)]
@@ -68,9 +73,10 @@ def read_commands(
     return None
 
 
-def script_arrays(script: Script) -> list[tuple[Command, Arguments]]:
-    """Return the arrays that a script sets without a command that has them, as commands."""
-    return [(each, flags(each.words)) for each in script.arrays]
+def _arrays(script: Script) -> list[tuple[Command, Arguments]]:
+    """Return the arguments that a script sets as arrays without a command that has them, as those of one command."""
+    words = [word for each in script.arrays for word in each.words]
+    return [(Command(tuple(words), 0), flags(words))]
 
 
 # -- recipes

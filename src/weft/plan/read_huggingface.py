@@ -89,8 +89,14 @@ _ACCELERATES = 6
 """Most settings of a run that a file of Accelerate alone states."""
 
 
-def _put_format(read: ArgumentReader, found: Mapping[str, Any], fields: dict[str, Any]) -> None:
-    """Put the number format that a trainer's switches mean into the fields."""
+def _put_format(read: ArgumentReader, found: dict[str, Any], fields: dict[str, Any]) -> None:
+    """Put the number format, and the recomputation, that a trainer's several switches mean into the fields."""
+    for name in ("bf16", "fp16"):  # of several switches for one format one suffices
+        on = [value for key, value in found.items() if key in (name, f"also_{name}")]
+        if on:
+            found[name] = any(on)
+    if found.get("also_recompute"):
+        fields["recompute"] = "full"
     if found.get("bf16") and found.get("fp16"):
         raise ConfigError(f"{read.name('bf16')} and {read.name('fp16')} contradict each other; give one", read.file)
     low = "bf16" if found.get("bf16") else "fp16" if found.get("fp16") else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -84,10 +85,10 @@ def _mixers(read: ArgumentReader, layers: int) -> tuple[list[str], dict[str, Any
         conv = read.number("linear-conv-kernel-dim") or _CONV
         more |= sizes | {"linear": "gated_delta", "linear_conv": conv, "linear_chunk": _DELTA_CHUNK}
         return ["linear" if on else "" for on in linear], more
-    text = read.text("window-size")
-    if not text or text in ("-1", "(-1, -1)", "-1,-1"):
+    text = " ".join(read.texts("window-size") or [])
+    if not text or text.startswith("-1"):
         return [""] * layers, more
-    left = text.strip("()[] ").partition(",")[0].strip()
+    left = re.split(r"[,\s]+", text.strip("()[] "))[0]
     if not left.isascii() or not left.isdecimal() or not int(left):
         raise read.wrong("window-size", text, "tokens to the left and to the right, like 128,0")
     slides = _every(read, "window-attn-skip-freq", layers) if "window-attn-skip-freq" in read.given else [1] * layers

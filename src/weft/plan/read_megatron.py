@@ -132,7 +132,7 @@ def read_arguments(read: ArgumentReader, framework: str, notes: tuple[str, ...])
     model, missing = _model(read, fields)
     each, nodes = read.of_machine("nproc-per-node", "devices"), read.of_machine("nnodes", "num-nodes")
     experts = read.number("expert-tensor-parallel-size")
-    if experts not in (None, 1 if fields.get("sp") else fields.get("tp", 1)):
+    if experts not in (None, 1 if fields.get("sp", not read.dash) else fields.get("tp", 1)):
         read.leave_out("expert-tensor-parallel-size", str(experts))
     local = None if "batch" in fields else fields.get("micro_batch")
     if read.dash:
@@ -314,7 +314,7 @@ def _read_recompute(read: ArgumentReader) -> dict[str, Any]:
     if read.flag("recompute-activations", "recompute"):
         grain = grain or "selective"
     method = read.text("recompute-method", known=("uniform", "block"))
-    count, modules = read.number("recompute-num-layers"), read.texts("recompute-modules") or ["core_attn"]
+    count, modules = read.number("recompute-num-layers", least=0), read.texts("recompute-modules") or ["core_attn"]
     if grain is None:
         return {"recompute": "none"} if read.dash or "recompute-granularity" in read.given else {}
     if grain == "full":
@@ -478,7 +478,7 @@ def _model(read: ArgumentReader, fields: Mapping[str, Any]) -> tuple[Transformer
         "expert_groups": read.number("moe-router-num-groups"),
         "groups_per_token": read.number("moe-router-group-topk"),
         "expert_ffn": read.number("moe-ffn-hidden-size"),
-        "predict_layers": read.number("mtp-num-layers"),
+        "predict_layers": read.number("mtp-num-layers", least=0),
     }
     shape |= {**read_layers(read, shape, layers, hidden), **_latent(read)}
     layers = shape.pop("layers", layers)

@@ -37,7 +37,8 @@ def read_document(text: str, file: str) -> dict[str, Any] | None:
         return flat_settings(document, file)
     if {"parallelism", "training"} & (tables := parse_toml(text)).keys():
         return flat_settings(tables, file)
-    return flat_settings(parse_yaml(text, file), file) if _KEY.search(text) else None
+    is_script = text.startswith("#!") or file.endswith((".sh", ".sbatch"))
+    return flat_settings(parse_yaml(text, file), file) if _KEY.search(text) and not is_script else None
 
 
 def read_flat(flat: Mapping[str, Any], file: str, defined: Mapping[str, str]) -> Launched | None:
@@ -47,6 +48,12 @@ def read_flat(flat: Mapping[str, Any], file: str, defined: Mapping[str, str]) ->
     """
     flat = resolve_references(flat, defined)
     sections = {name.partition(".")[0] for name in flat}
+    if any(name.partition("actor_rollout_ref.")[1] for name in flat):
+        raise InputError(
+            f"'{file}' starts reinforcement learning by verl, whose steps are rollouts and updates; Weft times the "
+            "update by options, weft step MODEL --tp --pp --zero --batch --micro-batch --sequence, and rollouts by "
+            "weft serve"
+        )
     if _DEEPSPEED & {*sections}:
         return read_deepspeed(flat, file)
     if sections & {"step_scheduler", "distributed"}:
@@ -59,7 +66,7 @@ def read_flat(flat: Mapping[str, Any], file: str, defined: Mapping[str, str]) ->
         return read_torchtitan(flat, file)
     if any(name.endswith("tensor_model_parallel_size") for name in flat):
         return _nemo(flat, file)
-    if {"model.train_batch_size", "training_config.training_args.micro_train_batch_size"} & flat.keys():
+    if _HYPERPOD & flat.keys():
         return _hyperpod(flat, file)
     if file.endswith(".json") or not any(re.search(_BATCHES, name) for name in flat):
         return None
@@ -70,6 +77,10 @@ def read_flat(flat: Mapping[str, Any], file: str, defined: Mapping[str, str]) ->
     )
 
 
+_HYPERPOD = frozenset((
+    "model.train_batch_size", "training_config.training_args.micro_train_batch_size",
+    "training_config.data.micro_batch_size_per_gpu",
+))  # fmt: skip
 _DEEPSPEED = frozenset(("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"))
 _BATCHES = "batch_size|parallel"
 
@@ -131,6 +142,8 @@ def _hyperpod(flat: Mapping[str, Any], file: str) -> Launched:
     gpus = found["nodes"] * found["devices"] if "nodes" in found and "devices" in found else None
     model, trains = find_model(found.get("model", ""), file)
     style = {name.removeprefix("style."): value for name, value in found.items() if name.startswith("style.")}
+    if found.get("compiled"):
+        style |= {"fused": True, "eager": False}
     return Launched(
         "hyperpod", "torchtitan", fields, model, style={"fused": False, "eager": True, **style}, gpus=gpus,
         local_batch=None if "batch" in fields else fields.get("micro_batch"), trains=trains,

@@ -50,6 +50,10 @@ def read_torchtitan(flat: Mapping[str, Any], file: str) -> Launched:
     model, trains = _model(read)
     if fields["pp"] > 1:
         fields["schedule"] = _schedule(read, fields["pp"], model)
+    else:
+        for name in flat:
+            if name.startswith("parallelism.pipeline_parallel_") and name != "parallelism.pipeline_parallel_degree":
+                read.idle(name, "there are no pipeline stages")
     gpus = None if shard is None else replicas * shard * fields["cp"] * fields["tp"] * fields["pp"]
     settings, style = _settings(read)
     return Launched(
