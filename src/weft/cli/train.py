@@ -39,6 +39,7 @@ from weft.models.parallel.framework import current_frameworks, frameworks
 from weft.models.parallel.plan import GRAPH_MODULES, Recompute, TrainingPlan
 from weft.models.parallel.precision import RECIPES
 from weft.step.pipeline import schedule_names
+from weft.step.result.step import Step
 from weft.step.run import TrainingRun
 
 _EXAMPLE = "weft step gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64 --recompute full"
@@ -153,6 +154,12 @@ plan_options = together(
     "may time be lost, what would gain most?",
     metavar="RATE|TIME",
 )
+@option(
+    "--straggler",
+    "One slow part, and how much of its delay reaches the step: gpu:5% (a clock 5 % lower), node:network=0.5 (half the "
+    "rate of a node's network), nic (one adapter at half its rate).",
+    Value("PART"),
+)
 @field_options(
     TrainingRun,
     *describe_fields(TrainingRun),
@@ -179,6 +186,7 @@ def step(
     options: RunOptions,
     model: str | None = None,
     compare_overlaps: bool = False,
+    straggler: str | None = None,
     launch: str | None = None,
     define: Mapping[str, str] | None = None,
     **stated: Any,
@@ -198,19 +206,24 @@ def step(
         kept = {name: value for name, value in typed_options(stated).items() if name not in changed}
         started = weft.read_launch(launch, system=machine, arguments=arguments, define=define)
         answer = started.step(machine, model, options=options, instead=changed, **kept)
-        return answer.over(terms) if terms else answer
+        return _with_run(answer, straggler, terms)
     if model is None:
         raise InputError("name a model, like llama-3-8b, or the file that starts the run: --launch pretrain.sh")
     if (graph := graph_in(model)) is not None:
-        refuse_given("with a captured graph, which is timed as it is", *stated, *_RUN, "compare_overlaps")
+        refuse_given("with a captured graph, which is timed as it is", *stated, *_RUN, "compare_overlaps", "straggler")
         return weft.step(graph, machine, options=options)
     if compare_overlaps:
-        refuse_given("with --compare-overlaps, which times in closed form", "fidelity", "measured", *_RUN)
+        refuse_given("with --compare-overlaps, which times in closed form", "fidelity", "measured", "straggler", *_RUN)
         for closed in ("fidelity", "measured"):
             stated.pop(closed, None)
         return weft.step_overlaps(model, machine, options=options, **stated)
-    answer = weft.step(model, machine, options=options, **stated)
-    return answer.over(terms) if terms else answer
+    return _with_run(weft.step(model, machine, options=options, **stated), straggler, terms)
+
+
+def _with_run(answer: Step, straggler: str | None, terms: TrainingRun | None) -> Step:
+    """Return a step with what a slow part costs it, and what a run takes, where they were asked for."""
+    answer = answer if straggler is None else answer.delayed(straggler)
+    return answer if terms is None else answer.over(terms)
 
 
 _RUN = tuple(describe_fields(TrainingRun))

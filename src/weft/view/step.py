@@ -20,7 +20,7 @@ from weft.view.memory import fitting, holder_table, holders, memory_curve
 from weft.view.pipeline import pipeline_diagram
 from weft.view.plans import AXES, framework_sentence, plan_table, plan_title, shown_devices
 from weft.view.shares import COLORS, COMPUTE, label, loss, meaning, order_parts, seconds, waterfall
-from weft.view.training_run import run_sentences
+from weft.view.training_run import run_sentences, straggler_sentences
 from weft.view.words import percent
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ class StepReport(SystemReport[Step]):
             _dominates(answer),
             *_bound(answer),
             *_exchanges(answer),
+            *straggler_sentences(answer.late),
             *run_sentences(answer.run),
             *after,
             *answer.needs,

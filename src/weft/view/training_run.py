@@ -6,9 +6,12 @@ import math
 from typing import TYPE_CHECKING
 
 from weft.core.units import format_bytes, format_time
+from weft.view.shares import label
+from weft.view.words import percent
 
 if TYPE_CHECKING:
     from weft.step.run import Goodput, RunOutcome
+    from weft.step.straggler import Delay
 
 _MONEY = "no network, storage, power or people are in it"
 
@@ -30,6 +33,23 @@ def run_sentences(run: RunOutcome | None) -> list[str]:
             f"{_MONEY}."
         )
     return [*said, *(_failures(run.goodput, run.days) if run.goodput else [])]
+
+
+def straggler_sentences(late: Delay | None) -> list[str]:
+    """Return how much longer a slow part makes a step, how much of its own delay that is, and who waits."""
+    if late is None:
+        return []
+    where = f" in stage {late.stage}, where it costs most," if late.stage is not None else ""
+    reaching = f", {percent(late.reaching)} of what it loses itself" if late.own_s else ""
+    lead = (
+        f"Straggler: {late.straggler.words}{where} makes the step {late.delay_s / late.step_s:.1%} longer "
+        f"({format_time(late.delay_s, 3)}{reaching})."
+    )
+    if late.straggler.what == "gpu":
+        axes = " and ".join(label(name).partition(": ")[2] or name for name in late.waits)
+        return [f"{lead} Its {axes} groups wait for it." if axes else lead]
+    grown = ", ".join(f"{label(name)} {format_time(seconds, 3)}" for name, seconds in late.waits.items())
+    return [f"{lead} What grows: {grown}." if grown else f"{lead} All of it is hidden behind compute."]
 
 
 def _tokens(count: float) -> str:

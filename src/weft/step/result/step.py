@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from weft.step.pipeline import PipelineTimes
     from weft.step.result.memory import Memory
     from weft.step.run import RunOutcome, TrainingRun
+    from weft.step.straggler import Delay
 
 CONVENTION = "full"
 """What MFU and HFU count unless asked otherwise, as papers on Megatron-LM do: a key of `CONVENTIONS`."""
@@ -172,7 +173,8 @@ class Step(Answer):
     "exposed pp" [s], `send` is how long activations take to the next stage [s]. `fidelity` says where durations come
     from, `windows` what kernels and collectives cost each other, `memory` what every device holds, `notes` what a
     reader must know. `defaulted` names which of framework, sequence and stage of ZeRO the question did not state,
-    `elsewhere` has the times of today's other frameworks [s]. `run` is what a whole run takes and costs (`over`).
+    `elsewhere` has the times of today's other frameworks [s]. `run` is what a whole run takes and costs (`over`),
+    `late` what a slow part of the machine costs (`delayed`).
     """
 
     kind = "step"
@@ -196,6 +198,7 @@ class Step(Answer):
     defaulted: tuple[str, ...] = ()
     elsewhere: Mapping[str, float] = field(default_factory=dict)
     run: RunOutcome | None = None
+    late: Delay | None = None
     convention = CONVENTION
 
     def to_dict(self) -> dict[str, Any]:
@@ -208,6 +211,7 @@ class Step(Answer):
             fits=self.memory and self.memory.fits, waterfall=self.parts, exposed_s=self.exposed, hidden_s=self.hidden,
             bubble_share=self.bubble, needs=self.needs, notes=self.notes, windows=self.windows,
             defaulted=self.defaulted, elsewhere=self.elsewhere, run=self.run,
+            straggler=self.late,
         )  # fmt: skip
 
     def over(self, run: TrainingRun) -> Step:
@@ -221,6 +225,20 @@ class Step(Answer):
         from weft.step.run import outcome
 
         return replace(self, run=outcome(self, run))
+
+    def delayed(self, straggler: str) -> Step:
+        """Return the step with what a slow part costs (`late`): "gpu:5%", "node:network=0.5" or "nic".
+
+        Raises InputError for another text, and for a slow network of a single node.
+
+        >>> import weft
+        >>> one = weft.step("llama-3-8b", "64xh100", zero=3, batch=128, sequence=4096, fidelity="estimate")
+        >>> 0.02 < one.delayed("gpu:5%").late.delay_s / one.seconds < 0.05
+        True
+        """
+        from weft.step.straggler import Straggler, delay
+
+        return replace(self, late=delay(self, Straggler.of(straggler)))
 
     @property
     def devices(self) -> int:
