@@ -32,6 +32,7 @@ ASKED = ("step", "llama-3-8b", "--system", "8xa100", "--tp", 2, "--pp", 2, "--ba
         ("tp=4", lambda: step(tp=4)),
         ("micro-batch=2", lambda: step(micro_batch=2)),
         ("system=8xh100", lambda: weft.step("llama-3-8b", "8xh100", **PLAN)),
+        ("clock=short", lambda: weft.step("llama-3-8b", "8xa100", options=weft.RunOptions(clock="short"), **PLAN)),
         (
             "link.bandwidth=600 GB/s",
             lambda: weft.step("llama-3-8b", weft.system("8xa100").replace({"link.bandwidth": "600 GB/s"}), **PLAN),

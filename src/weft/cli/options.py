@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -127,6 +128,8 @@ def on_machine(function: F) -> F:
         options = dict(_parse_option(name, text) for name, text in stated.items())
         other = described(options.pop("system", None) or system).replace(changes)
         other = other.replace({path: text for path, text in against.items() if "." in path})
+        if clock := options.pop("clock", None):
+            options["options"] = replace(values["options"], clock=clock)
         label = ", ".join(f"{name.replace('_', '-')} {text}" for name, text in against.items())
         return Contrast(
             {"as asked": first, label: function(*args, machine=other, **drop_none(**{**values, **options}))}
@@ -145,7 +148,7 @@ def _parse_option(name: str, text: str) -> tuple[str, Any]:
     return str(known[name].name), known[name].process_value(context, text)
 
 
-_NOT_AGAINST = ("against", "changes", "clock", "compare_overlaps")
+_NOT_AGAINST = ("against", "changes", "compare_overlaps")
 
 
 def run_options(
