@@ -51,6 +51,30 @@ def test_without_time_nothing_is_simulated_and_what_bounds_leave_is_untried():
     assert search.untried == [8, 6, 4]
 
 
+@pytest.mark.parametrize(("budget_s", "shares"), [(10.0, [0, 0.4, 0.8]), (float("inf"), [0, 1 / 3, 2 / 3])])
+def test_the_time_left_is_that_of_the_budget_if_it_ends_before_the_candidates(monkeypatch, budget_s, shares):
+    class Watching:
+        def __init__(self):
+            self.expected = []
+
+        def __call__(self, *said):
+            pass
+
+        def expect(self, share):
+            self.expected.append(share)
+
+    clock, work, watching = [0.0], Squares(), Watching()
+    monkeypatch.setattr("weft.plan.search.time.process_time", lambda: clock[0])
+
+    def evaluate(some):
+        clock[0] += 4.0
+        return Squares.evaluate(work, some)
+
+    work.evaluate = evaluate
+    Search(work, budget_s, watching).run()
+    assert watching.expected == pytest.approx(shares)
+
+
 def test_what_is_on_disk_takes_no_time():
     work = Squares()
     work.is_kept = lambda candidate: candidate == 8

@@ -117,6 +117,11 @@ class Search(Generic[C, P, T]):
             self._simulates_from = time.process_time()
         return time.process_time() - self._simulates_from < self.budget_s
 
+    def _share(self, tried: float) -> float:
+        """Return the finished share of the simulations, which end with the last candidate or with `budget_s`."""
+        assert self._simulates_from is not None
+        return max(tried, (time.process_time() - self._simulates_from) / self.budget_s)
+
     def _evaluate(self, group: Group[C, P]) -> list[P]:
         found: list[P] = []
         excludes = self.workload.excludes
@@ -129,6 +134,8 @@ class Search(Generic[C, P, T]):
                 self.untried += [one for one in group.candidates[at:] if not excludes(one)]
                 break
             if self._progress and group.says and not is_kept:
+                if group.simulates:
+                    getattr(self._progress, "expect", lambda share: None)(self._share(at / len(group.candidates)))
                 self._progress(*group.says(at))
             found += group.evaluate(some)
             if group.simulates and time.monotonic() - self._kept > _KEPT_S:
