@@ -239,6 +239,12 @@ def test_a_deepspeed_file_that_is_not_there_is_named(write):
     assert found.step("8xh100", fidelity="estimate").plan.zero == 3
 
 
+def test_settings_of_deepspeed_in_place_are_those_of_its_file(write):
+    inline = LLAMAFACTORY.replace("deepspeed: zero3.json", f"deepspeed: {ZERO3}")
+    inline, named = read_launch(write(inline, "run.yaml")), read_launch(write(LLAMAFACTORY, "named.yaml"))
+    assert (inline.framework, inline.fields) == (named.framework, named.fields)
+
+
 def test_values_that_contradict_or_that_nobody_knows_are_refused_with_their_names(write):
     with pytest.raises(ConfigError, match=r"cutoff_len is 4096, and max_length is 512; state one of them"):
         read_launch(write(LLAMAFACTORY + "max_length: 512\n", "run.yaml"))

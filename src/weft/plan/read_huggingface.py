@@ -21,11 +21,13 @@ from weft.plan.script import Arguments
 
 _EAGER = {"flash": True, "dropout": False, "fused": False, "eager": True, "loss": "eager_cross_entropy"}
 """How the models of transformers write their operators: PyTorch's, one by one, with its fused attention."""
+_OF_DEEPSPEED = "deepspeed-zero3"
 _FORMAT = "The launch states no number format; bf16 is taken, the trainer by itself computes in fp32 (--dtype fp32)."
 _VARIANTS = {
     "axolotl": {"base_model"},
     "llamafactory": {"finetuning_type", "stage", "cutoff_len", "template"},
     "trl": {"max_length", "dataset_text_field", "use_peft", "completion_only_loss", "assistant_only_loss", "packing"},
+    "accelerate": {"distributed_type"},
 }
 """Settings by which a trainer is known: the first that has one."""
 _NAMES = frozenset((
@@ -43,7 +45,9 @@ def read_huggingface(flat: Mapping[str, Any], file: str) -> Launched:
     nested = {name.partition(".")[2]: value for name, value in flat.items() if name.startswith("deepspeed.")}
     plain = {name: value for name, value in flat.items() if not name.startswith("deepspeed.")}
     found = read_trainer(given_words(plain), file)
-    return combine(read_deepspeed(nested, file), found) if nested else found
+    if not nested:
+        return found
+    return replace(combine(read_deepspeed(nested, file), found), framework=_OF_DEEPSPEED)
 
 
 def read_trainer(given: Arguments, file: str, launching: Collection[str] = ()) -> Launched:
@@ -67,14 +71,12 @@ def read_trainer(given: Arguments, file: str, launching: Collection[str] = ()) -
         style |= {"fused": True, "eager": False}
     account = read.account("huggingface")
     parallel = {name: words for name, words in given.items() if read.name(name) in account["not_understood"]}
-    defaults = {name: value for name, value in table.defaults[variant].items() if name not in fields}
-    if sharding == "ddp" or not (sharding or "zero" in fields or found.get("accumulation") is None):
-        defaults.setdefault("zero", 0)
-    defaults = {name: value for name, value in defaults.items() if name not in fields}
+    usual = {**table.defaults[variant], **({"zero": 0} if sharding in ("", "ddp") else {})}
+    defaults = {name: value for name, value in usual.items() if name not in fields}
     model, trains = find_model(found.get("model", ""), file)
-    framework = "deepspeed-zero3" if sharding == "deepspeed" else "torchtitan"
+    framework = _OF_DEEPSPEED if sharding == "deepspeed" else "torchtitan"
     launched = Launched(
-        variant if "gpus" not in found or len(found) > _ACCELERATES else "accelerate", framework, fields, model,
+        variant, framework, fields, model,
         {name.removeprefix("settings."): value for name, value in found.items() if name.startswith("settings.")},
         style, gpus=found.get("gpus"), trains=trains, defaults=defaults, replica_groups=found.get("groups", 1),
         accumulation=found.get("accumulation") or (1 if "micro_batch" in fields and "batch" not in fields else None),
@@ -83,10 +85,6 @@ def read_trainer(given: Arguments, file: str, launching: Collection[str] = ()) -
     if any(name.endswith("_model_parallel_size") for name in parallel):
         launched = _with_megatron(launched, parallel, file)
     return _with_deepspeed(launched, str(found.get("deepspeed", "")), file)
-
-
-_ACCELERATES = 6
-"""Most settings of a run that a file of Accelerate alone states."""
 
 
 def _put_format(read: ArgumentReader, found: dict[str, Any], fields: dict[str, Any]) -> None:

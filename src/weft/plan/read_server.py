@@ -354,7 +354,12 @@ def _engine(worker: _Worker, file: str, files: Mapping[str, str]) -> _Engine:
     model = " ".join(spelled.get(_MODEL[worker.engine], ()))
     if is_unknown(model):  # a variable such as $MODEL, which an argument of the command line states
         spelled.pop(_MODEL[worker.engine])
+    hidden = [name for name, what in table.reads.items()
+              if what == "drafter" and is_unknown(" ".join(spelled.get(name, ())))]  # fmt: skip
+    for name in hidden:
+        spelled.pop(name)
     read = ArgumentReader(spelled, file, "--", names)
+    read.without_effect.update({names[name]: "--speculative-method names what drafts" for name in hidden})
     found = read.table(table.reads)
     if role and worker.engine == "trtllm":  # whose workers have their roles from the file that connects them
         found.setdefault("role", role)
