@@ -81,3 +81,18 @@ def test_plans_and_loads_say_what_tokens_cost_on_the_command_line(tmp_path):
     first = found["plans"][0]
     rate = 64 * 4096 / first["step_time_s"]
     assert found["cost_of_million_tokens"][0] == pytest.approx(2.5 / 3600 * 8 / rate * 1e6)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "serve llama-3-8b --system 1xh100 --rate 1",
+        "plan llama-3-8b --system 8xh100 --batch 64",
+        "step llama-3-8b --system 8xh100 --batch 64 --tokens 1T",
+    ],
+)
+def test_a_price_that_is_none_is_refused_before_anything_is_simulated(command, monkeypatch):
+    for name in ("serve", "plan", "step"):
+        monkeypatch.setattr(weft, name, None)
+    done = CliRunner().invoke(cli, [*command.split(), "--price", "3.5"])
+    assert "'3.5' is not a price of a GPU" in str(done.exception) + done.output

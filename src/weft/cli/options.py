@@ -24,10 +24,12 @@ from weft.cli.values import (
 from weft.core.errors import InputError, UnknownNameError
 from weft.core.fields import Described, describe_fields
 from weft.core.options import RunOptions
+from weft.core.price import Price
 from weft.core.units import LARGEST_COUNT
 
 if TYPE_CHECKING:
     from weft.core.store.records import Store
+    from weft.hardware import System
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -223,6 +225,18 @@ def against_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options whose values --against changed from those of the command line."""
     asked = click.get_current_context().params
     return {name: value for name, value in options.items() if value != asked.get(name)}
+
+
+def price_option() -> Callable[[F], F]:
+    """Add --price, which is read before anything runs: the command gets a text that holds for its machine."""
+    text = "What a GPU costs, like '3.5 USD/GPU/h', or a TOML file of prices by GPU."
+    return option("--price", text, Value("PRICE|FILE"))
+
+
+def check_price(price: str | None, machine: System) -> None:
+    """Raise InputError for a price that does not hold for the GPUs of a machine."""
+    if price is not None:
+        Price.of(price, machine.gpu.name)
 
 
 def drop_none(**options: Any) -> dict[str, Any]:

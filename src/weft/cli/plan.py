@@ -8,7 +8,16 @@ from typing import Any, get_args
 import click
 
 import weft
-from weft.cli.options import as_run_options, clock_option, examples, on_machine, option, set_option
+from weft.cli.options import (
+    as_run_options,
+    check_price,
+    clock_option,
+    examples,
+    on_machine,
+    option,
+    price_option,
+    set_option,
+)
 from weft.cli.output import shows
 from weft.cli.progress import progress_bar
 from weft.cli.train import parse_recompute
@@ -98,7 +107,7 @@ def _choices(name: str, text: str) -> list[Any]:
     metavar="SHARE",
     default=RESERVE,
 )
-@option("--price", "What a GPU costs, like '3.5 USD/GPU/h', or a TOML file of prices by GPU.", Value("PRICE|FILE"))
+@price_option()
 @set_option("every GPU, node or network")
 @clock_option()
 @shows(
@@ -120,6 +129,7 @@ def plan(
 
     MODEL is a name of 'weft models list', or a file.
     """
+    check_price(price, machine)
     effort: dict[str, Any] = {"refine": _REFINED, "budget_s": _BUDGET_S}
     if refine is not None:
         effort = {"refine": refine, "budget_s": math.inf}

@@ -14,12 +14,14 @@ from weft.cli.options import (
     against_option,
     against_options,
     as_run_options,
+    check_price,
     clock_option,
     examples,
     field_options,
     fields_in,
     on_machine,
     option,
+    price_option,
     refuse_given,
     set_option,
     typed_options,
@@ -27,7 +29,7 @@ from weft.cli.options import (
 )
 from weft.cli.output import shows
 from weft.cli.progress import progress_bar
-from weft.cli.values import MODEL, SYSTEM_NAME, Value, assignments
+from weft.cli.values import MODEL, SYSTEM_NAME, Value
 from weft.core.answer import Answer
 from weft.core.errors import InputError
 from weft.core.options import RunOptions
@@ -109,26 +111,7 @@ _TOKENS = Value("N|LOW-HIGH", tokens)
     name="sweep_concurrency",
     is_flag=True,
 )
-@option(
-    "--price",
-    "What a GPU costs, like '3.5 USD/GPU/h', or a TOML file of prices by GPU.",
-    Value("PRICE|FILE"),
-)
-@option(
-    "--launch",
-    "The server that is to be simulated: a command of vLLM, SGLang or TensorRT-LLM, or a file with one: a script, a "
-    "compose file, YAML of Kubernetes, Dynamo or llm-d. MODEL can be left out where it names one. Arguments of a "
-    "script follow behind --.",
-    metavar="COMMAND|FILE",
-)
-@option(
-    "--define",
-    "State a variable of --launch, like TP=4, which it does not set, or sets otherwise; repeatable.",
-    name="define",
-    multiple=True,
-    callback=assignments,
-    metavar="NAME=VALUE",
-)
+@price_option()
 @format_options
 @speculation_options
 @kernel_options
@@ -156,6 +139,7 @@ def serve(
     decode; --num-speculative-tokens turns on speculative decoding. With --plan, the answer is the fewest GPUs that meet
     --ttft and --tpot, the command that starts them, and what more GPUs would buy.
     """
+    check_price(price, machine)
     load, limits = Load(**fields_in(Load, asked)), Limits(**fields_in(Limits, asked))
     arguments = words_behind()
     if launch is None and (arguments or define):

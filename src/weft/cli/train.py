@@ -13,6 +13,7 @@ from weft.cli.options import (
     against_option,
     against_options,
     as_run_options,
+    check_price,
     clock_option,
     examples,
     field_options,
@@ -41,6 +42,7 @@ from weft.models.parallel.precision import RECIPES
 from weft.step.pipeline import schedule_names
 from weft.step.result.step import Step
 from weft.step.run import TrainingRun
+from weft.step.straggler import Straggler
 
 _EXAMPLE = "weft step gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64 --recompute full"
 _MEMORY = "weft memory gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64"
@@ -197,6 +199,8 @@ def step(
     the system, with its collectives.
     """
     stated, terms = _without_run(stated)
+    check_price(terms.price if terms else None, machine)
+    late = None if straggler is None else Straggler.of(straggler)
     arguments = words_behind()
     if launch is None and (arguments or define):
         raise InputError("words behind -- and --define are those of a script; name it, like --launch pretrain.sh")
@@ -206,7 +210,7 @@ def step(
         kept = {name: value for name, value in typed_options(stated).items() if name not in changed}
         started = weft.read_launch(launch, system=machine, arguments=arguments, define=define)
         answer = started.step(machine, model, options=options, instead=changed, **kept)
-        return _with_run(answer, straggler, terms)
+        return _with_run(answer, late, terms)
     if model is None:
         raise InputError("name a model, like llama-3-8b, or the file that starts the run: --launch pretrain.sh")
     if (graph := graph_in(model)) is not None:
@@ -217,10 +221,10 @@ def step(
         for closed in ("fidelity", "measured"):
             stated.pop(closed, None)
         return weft.step_overlaps(model, machine, options=options, **stated)
-    return _with_run(weft.step(model, machine, options=options, **stated), straggler, terms)
+    return _with_run(weft.step(model, machine, options=options, **stated), late, terms)
 
 
-def _with_run(answer: Step, straggler: str | None, terms: TrainingRun | None) -> Step:
+def _with_run(answer: Step, straggler: Straggler | None, terms: TrainingRun | None) -> Step:
     """Return a step with what a slow part costs it, and what a run takes, where they were asked for."""
     answer = answer if straggler is None else answer.delayed(straggler)
     return answer if terms is None else answer.over(terms)

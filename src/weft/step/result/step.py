@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from weft.step.pipeline import PipelineTimes
     from weft.step.result.memory import Memory
     from weft.step.run import RunOutcome, TrainingRun
-    from weft.step.straggler import Delay
+    from weft.step.straggler import Delay, Straggler
 
 CONVENTION = "full"
 """What MFU and HFU count unless asked otherwise, as papers on Megatron-LM do: a key of `CONVENTIONS`."""
@@ -226,7 +226,7 @@ class Step(Answer):
 
         return replace(self, run=outcome(self, run))
 
-    def delayed(self, straggler: str) -> Step:
+    def delayed(self, straggler: Straggler | str) -> Step:
         """Return the step with what a slow part costs (`late`): "gpu:5%", "node:network=0.5" or "nic".
 
         Raises InputError for another text, and for a slow network of a single node.
@@ -238,7 +238,8 @@ class Step(Answer):
         """
         from weft.step.straggler import Straggler, delay
 
-        return replace(self, late=delay(self, Straggler.of(straggler)))
+        one = Straggler.of(straggler) if isinstance(straggler, str) else straggler
+        return replace(self, late=delay(self, one))
 
     @property
     def devices(self) -> int:
