@@ -127,6 +127,10 @@ RECIPE = (
     "./train.sh --nodes 2 --gpus-per-node 8 --recipe qwen3_8b_pretrain_16gpu_h100_bf16_config --mode pretrain "
     "--seq_length 4096 --max_steps 100 train.global_batch_size=512\n"
 )
+REGISTERED = (
+    "MODULE=qwen3 CONFIG=qwen3_32b ./run_train.sh --parallelism.tensor_parallel_degree 2 "
+    "--training.num_tokens_per_microbatch_per_dp_rank 16384 --compile.enable --training.steps 20\n"
+)
 TUNED = {"zero": 3, "micro_batch": 2, "sequence": 4096, "dtype": "bf16", "recompute": "full"}
 CASES = {
     "automodel": (AUTOMODEL, "run.yaml", "8xh100", "qwen3-30b-a3b", {
@@ -145,6 +149,9 @@ CASES = {
     "llamafactory": (LLAMAFACTORY, "run.yaml", "8xh100", "qwen3-8b", {**TUNED, "batch": 64}),
     "trl": (TRL, "run.sh", "8xh100", "qwen3-8b", {**TUNED, "batch": 64}),
     "trainer": (TORCHRUN, "run.sh", "8xh100", "qwen3-8b", {**TUNED, "batch": 64}),
+    "torchtitan's registry": (REGISTERED, "run.sh", "8xh100", "qwen3-32b", {
+        "zero": 3, "tp": 2, "sp": True, "micro_batch": 4, "batch": 16, "sequence": 4096, "recompute": "full",
+        "loss_chunks": 8}),
     "megatron-bridge": (RECIPE, "run.sh", "16xh100", "qwen3-8b", {
         "tp": 1, "pp": 1, "zero": 1, "batch": 512, "micro_batch": 1, "sequence": 4096, "dtype": "bf16"}),
 }  # fmt: skip

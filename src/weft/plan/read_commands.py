@@ -9,12 +9,14 @@ from typing import Any
 
 from weft.core.errors import InputError
 from weft.core.files import read_text
+from weft.models import load_model
 from weft.plan.documents import LARGEST, find_beside, given_words, resolve_references
 from weft.plan.launched import Launched
 from weft.plan.read_huggingface import is_huggingface, read_trainer
 from weft.plan.read_megatron import SHAPES, read_arguments, read_overrides
-from weft.plan.read_recipes import is_recipe, read_recipe
+from weft.plan.read_recipes import is_recipe, read_recipe, registered_settings
 from weft.plan.read_settings import read_document, read_flat
+from weft.plan.read_torchtitan import read_torchtitan
 from weft.plan.reading import ArgumentReader, Machine
 from weft.plan.script import Arguments, Command, Script, flags, is_unknown, read_script
 
@@ -23,7 +25,7 @@ _CONVERTS = re.compile(r"convert|preprocess|tools/|merge_|inference|evaluate", r
 _OVERRIDE = re.compile(r"([~+]*)((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:=(.*))?", re.DOTALL)
 _FILE = re.compile(r"(?:[\w.-]+=)?([^\s=]+\.(?:ya?ml|toml|json))")
 _STARTS = re.compile(
-    r"(num|tensor|micro|global|seq)[-_](layers|model|batch|length)|--recipe|--per_device_|--max_context_width|\.(ya?ml|toml|json)\b"
+    r"(num|tensor|micro|global|seq)[-_](layers|model|batch|length)|--recipe|CONFIG=|--config|--per_device_|--max_context_width|\.(ya?ml|toml|json)\b"
 )
 _STATE_A_RUN = frozenset(("tensor_model_parallel_size", "micro_batch_size", "global_batch_size", "seq_length"))
 """Overrides that describe a run where no recipe is known."""
@@ -50,6 +52,9 @@ def read_commands(
             flat = {f"model.{name.replace('-', '_')}": " ".join(words) for name, words in given.items()}
             if (started := read_flat(flat, file, defined)) is not None:
                 return started
+    for command, given in found:
+        if (started := _registered(command, given, file, notes)) is not None:
+            return started
     starts = [(each, given) for each, given in found if given.keys() & SHAPES]
     starts = starts or [(each, given) for each, given in _arrays(script) if given.keys() & SHAPES]
     if starts:
@@ -102,6 +107,32 @@ def _of_recipe(
     nodes, each = own.get("nodes", ""), own.get("gpus_per_node", "")
     gpus = int(nodes) * int(each) if nodes.isdecimal() and each.isdecimal() else None
     return replace(found, gpus=gpus, without_effect={**idle, **found.without_effect})
+
+
+def _registered(command: Command, given: Arguments, file: str, notes: tuple[str, ...]) -> Launched | None:
+    """Return the run of a configuration of torchtitan's registry with the settings beside it; None for no such one."""
+    stated = {**dict(word.partition("=")[::2] for word in command.assigned), **{
+        name.upper(): " ".join(given[name]) for name in ("module", "config") if name in given}}  # fmt: skip
+    named = stated.get("CONFIG", "")
+    if not {"MODULE", "CONFIG"} <= stated.keys() or (found := registered_settings(named)) is None:
+        return None
+    model, settings = found
+    changed = {name.replace("-", "_"): " ".join(words) or "true" for name, words in given.items() if "." in name}
+    merged = {"compile.enable": "false", **settings, **changed}
+    started = read_torchtitan({name: _SWITCHES.get(value, value) for name, value in merged.items()}, file)
+    gpus = stated.get("NGPU", "")
+    own = {"loss_chunks": _CHUNKS, **started.fields}
+    plan = f"The plan is that of the configuration {named} in torchtitan of 2026-08-21 (b5bcd76c6)."
+    return replace(
+        started, model=load_model(model), trains="", fields=own, notes=(plan, *notes, *started.notes),
+        used={"--config": named, **{name: value for name, value in started.used.items() if name in changed}},
+        gpus=started.gpus or (int(gpus) if gpus.isdecimal() else None),
+    )  # fmt: skip
+
+
+_SWITCHES: Mapping[str, Any] = {"true": True, "True": True, "false": False, "False": False}
+_CHUNKS = 8
+"""Chunks of the loss in torchtitan's registered configurations (torchtitan/components/loss.py, num_chunks)."""
 
 
 # -- files that a command names

@@ -1,4 +1,4 @@
-"""Megatron-Bridge's recipes by name: their plans stand in its source, and are data here (`recipes.toml`)."""
+"""Recipes of Megatron-Bridge and torchtitan by name: their plans stand in their source, and here (`recipes.toml`)."""
 
 from __future__ import annotations
 
@@ -33,6 +33,17 @@ def recipe_settings(name: str) -> tuple[str, dict[str, str]]:
     model, _, *words = table["recipes"][name].split()
     settings = dict(word.split("=", 1) for word in (*table["common"].split(), *words))
     return model, {table["short"].get(short, short): value for short, value in settings.items()}
+
+
+def registered_settings(name: str) -> tuple[str, dict[str, str]] | None:
+    """Return the model and the settings of a configuration of torchtitan's registries; None for an unknown one."""
+    table = _table()
+    if name not in table["torchtitan"]:
+        return None
+    model, *words = table["torchtitan"][name].split()
+    return model, {
+        table["torchtitan_short"][short]: value for short, _, value in (word.partition("=") for word in words)
+    }
 
 
 def read_recipe(name: str, overridden: Mapping[str, str], file: str, notes: tuple[str, ...]) -> Launched:

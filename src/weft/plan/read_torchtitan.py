@@ -25,6 +25,7 @@ _MODELS = {
 _FLOAT8, _MX = "quantize.linear.float8", "quantize.linear.mx"
 _CONVERTERS = {"float8": _FLOAT8, "mx": _MX, _FLOAT8: _FLOAT8, _MX: _MX}
 """Sections of converters by the names that `model.converters` has for them, of today and of v0.1."""
+_TOKENS = "training.num_tokens_per_microbatch_per_dp_rank"
 _FLOAT8_RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
 
 
@@ -41,12 +42,19 @@ def read_torchtitan(flat: Mapping[str, Any], file: str) -> Launched:
         read.not_model("parallelism.fsdp_reshard_after_forward", "longer, less memory", kept)
     fields["zero"] = 0 if shard == 1 and fields["cp"] == 1 else 2 if kept == "never" else 3
     local, batch = read.number("training.local_batch_size"), _whole(read, "training.global_batch_size", -1)
+    micro = read.number("parallelism.pipeline_parallel_microbatch_size")
+    if length := read.number("training.seq_len", "training.max_context_length"):
+        fields["sequence"] = length
+    if (tokens := read.number(_TOKENS)) and length:  # as torchtitan has batches since 2026
+        if tokens % length:
+            raise read.wrong(_TOKENS, str(tokens), f"a multiple of the {length} tokens of training.max_context_length")
+        micro = tokens // length
+        local = micro * (read.number("parallelism.num_pp_microbatches") or 1)
+        whole = _whole(read, "training.num_tokens_per_train_step", -1)
+        batch = whole // length if whole else None
     if batch:
         fields["batch"] = batch
-    micro = read.number("parallelism.pipeline_parallel_microbatch_size")
     fields["micro_batch"] = (micro or 1) if fields["pp"] > 1 else local or 1
-    if length := read.number("training.seq_len"):
-        fields["sequence"] = length
     model, trains = _model(read)
     if fields["pp"] > 1:
         fields["schedule"] = _schedule(read, fields["pp"], model)
@@ -85,6 +93,8 @@ def _degrees(read: ArgumentReader) -> dict[str, Any]:
 
     found: dict[str, Any] = {"tp": degree("tensor_parallel"), "pp": degree("pipeline_parallel")}
     found |= {"cp": degree("context_parallel"), "ep": degree("expert_parallel"), "sp": found["tp"] > 1}
+    if read.switch("parallelism.enable_sequence_parallel", "sp") is False:
+        found["sp"] = False
     found["replicate"] = degree("data_parallel_replicate")
     found["shard_degree"] = _whole(read, "parallelism.data_parallel_shard_degree", -1)
     if read.flag("parallelism.enable_async_tensor_parallel", "async-tp"):
