@@ -157,12 +157,18 @@ def collective_times(advice: Advice) -> Figure:
     ).with_caption(f"The collective alone: few compute units move large buffers slower{later}")  # fmt: skip
 
 
+def _with_channels(advice: Advice, option: SharingOption) -> str:
+    """Return the name of a simulated way to share, with its channels where compute units drive the collective."""
+    name, channels = advice.name_of(option), option.channels
+    return f"{name} ({channels} channels)" if channels and not by_dma(option.strategy) else name
+
+
 def _take(advice: Advice) -> str:
     if advice.speedup < 1:
         return f"Run serially: the best co-run strategy is {1 / advice.speedup - 1:.0%} slower."
     others = ", ".join(advice.name_of(one) for one in advice.alike)
     return (
-        f"Use {advice.name_of(advice.best)}: {advice.speedup:.2f}x over running serially, typically "
+        f"Use {_with_channels(advice, advice.best)}: {advice.speedup:.2f}x over running serially, typically "
         f"{advice.low:.2f}x to {advice.high:.2f}x; the ideal is {advice.alone.ideal:.2f}x."
         + (f" Within {ALIKE:.0%} of it: {others}." if others else "")
     )
@@ -246,7 +252,7 @@ def _without_dma(advice: Advice) -> str:
     other = _best_on_units(advice)
     if other is None:
         return ""
-    instead = f"Without DMA engines use {advice.name_of(other)}: {advice.speedup_of(other):.2f}x."
+    instead = f"Without DMA engines use {_with_channels(advice, other)}: {advice.speedup_of(other):.2f}x."
     doubts = [d for d in advice.doubts if d.copies and d.low < advice.speedup_of(other)]
     if not doubts:
         return instead
