@@ -125,7 +125,7 @@ RING, TREE, TREE_LL = (
     (Algorithm.TREE, Protocol.SIMPLE),
     (Algorithm.TREE, Protocol.LL),
 )
-NVLS_TREE = (Algorithm.NVLS_TREE, Protocol.SIMPLE)
+NVLS_TREE, PAT = (Algorithm.NVLS_TREE, Protocol.SIMPLE), (Algorithm.PAT, Protocol.SIMPLE)
 
 
 @pytest.mark.parametrize(
@@ -141,6 +141,8 @@ NVLS_TREE = (Algorithm.NVLS_TREE, Protocol.SIMPLE)
         ("all_gather", RING_LL, 16, 8, 6.6 + 112 * 1.0 + 15 * 2.7, 20.4 * 128 / 127),
         # One GPU per node takes the latency of a tree's network hop.
         ("all_gather", RING_LL, 4, 1, 6.6 + 3 * 5.0, 20.4 * 4 / 3),
+        # PAT: a level of 4 us for each doubling, 2.8 us for each rank, three quarters of the rings' rate.
+        ("reduce_scatter", PAT, 16, 1, 8 + 4 * 4 + 16 * 2.8, 0.75 * 48),
         # A tree over two nodes is limited per channel, and to 85 % where one GPU of a node sends and receives.
         ("all_reduce", TREE, 2, 8, 8.4 + 2 * (7 * 4.0 + 14), 0.85 * 8 * 41.4 / 2),
         ("all_reduce", TREE, 8, 4, 8.4 + 2 * (3 * 4.0 + 3 * 14), 0.85 * 0.92 * 4 * 48 / 2),
@@ -152,6 +154,17 @@ NVLS_TREE = (Algorithm.NVLS_TREE, Protocol.SIMPLE)
 )  # fmt: skip
 def test_between_nodes_nccl_counts_on_its_channels_adapters_and_cpu(name, way, nodes, local, latency, rate):
     assert candidate(name, way, nodes, local) == (pytest.approx(latency), pytest.approx(rate))
+
+
+def test_gathers_between_many_nodes_of_one_gpu_take_log_time():
+    """As data-parallel groups do that have a rank on each node; before release 2.23 they were rings."""
+    sizes, fabric = [1024.0, 1e6, 1e9], interconnect(hardware.system("dgx-h100"))
+    way, _ = choose("all_gather", sizes, 32, fabric, nodes=32)
+    assert list(way) == [Algorithm.PAT, Algorithm.PAT, Algorithm.RING]
+    old, _ = choose("all_gather", sizes, 32, fabric, nodes=32, version="2.22.3")
+    assert Algorithm.PAT not in old
+    dense, _ = choose("all_gather", sizes, 256, fabric, nodes=32)
+    assert Algorithm.PAT not in dense
 
 
 def test_newer_releases_count_on_the_switch_less_than_on_the_adapters():

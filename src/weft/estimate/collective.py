@@ -68,6 +68,8 @@ def across(algorithm: Algorithm, protocol: Protocol, size: FloatArray, group: Ra
         return _pairwise(protocol, size, group)
     if algorithm is Algorithm.NVLS_TREE:
         return _switched_tree(size, group)
+    if algorithm is Algorithm.PAT:
+        return _pat(size, group)
     return (_tree if algorithm is Algorithm.TREE else _ring)(protocol, size, group)
 
 
@@ -152,6 +154,21 @@ def _ring(protocol: Protocol, size: FloatArray, group: RankGroup) -> Parts:
     transfer = size * group.volume / rate
     waiting, moving = _combine_times(protocol, np.full_like(size, latency), transfer, group)
     return {"launch": np.full_like(size, _launch(group)), "latency": waiting, **_side(moving, side)}
+
+
+_PAT_RATE = 0.75
+"""Rate of PAT by that of a ring, as NCCL's own model has it (src/graph/tuning.cc)."""
+
+
+def _pat(size: FloatArray, group: RankGroup) -> Parts:
+    """Return NCCL's log-time all-gather or reduce-scatter: a hop for each doubling of the nodes, which hold a GPU each.
+
+    So small ones of 32 H100 on as many nodes take 54 us more than in one node; a ring would take some 300
+    (meta-pytorch/autoparallel cost_models/h100_nvswitch_roce_400g.py; nothing is fitted to it).
+    """
+    latency = np.full_like(size, np.ceil(np.log2(group.nodes)) * _hop(group))
+    moving = size * group.volume / (_PAT_RATE * _network(group))
+    return {"launch": np.full_like(size, _launch(group)), "latency": latency, "network": moving}
 
 
 _CONNECTION = 2 * MiB

@@ -30,6 +30,7 @@ class Algorithm(IntEnum):
     DIRECT = 4
     PAIRWISE = 5
     ONESHOT = 6
+    PAT = 7
 
 
 class Protocol(IntEnum):
@@ -238,9 +239,9 @@ def protocol_of(name: str) -> Protocol:
 
 
 def way_name(algorithm: Algorithm, protocol: Protocol) -> str:
-    """The name of algorithm and protocol, such as "ring-ll128"; in-switch reduction has no protocol to choose."""
+    """The name of algorithm and protocol, such as "ring-ll128"; PAT and the switch have no protocol to choose."""
     name = plain_name(algorithm)
-    return name if algorithm in SWITCHED else f"{name}-{protocol.name.lower()}"
+    return name if algorithm in (*SWITCHED, Algorithm.PAT) else f"{name}-{protocol.name.lower()}"
 
 
 def plain_name(algorithm: Algorithm) -> str:

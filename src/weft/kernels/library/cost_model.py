@@ -176,6 +176,8 @@ def _candidates(call: CollectiveCall) -> Iterator[Candidate]:
         yield _rccl_ring(call, protocol) if call.amd else _ring(call, protocol, channels)
         if name == "all_reduce" and not call.amd:
             yield _tree(call, protocol, channels)
+    if _has_pat(call):
+        yield _pat(call, channels)
     reduced = name in ("all_reduce", "reduce_scatter") and call.floating
     if fabric.multicast and (reduced or name == "all_gather"):
         yield from _nvls(call)
@@ -285,6 +287,18 @@ def _tree(call: CollectiveCall, protocol: Protocol, channels: _Channels) -> Cand
     latency = _TUNING["base"]["tree"][protocol] + 2 * (call.per_node - 1) * _hop(Algorithm.TREE, fabric)[protocol]
     latency += 2 * int(log2(nodes)) * _TUNING["network"]["tree"][protocol]
     return Candidate(Algorithm.TREE, protocol, latency, rate / 2, _TREE_FACTOR[protocol])
+
+
+def _has_pat(call: CollectiveCall) -> bool:
+    """Return whether NCCL has its log-time algorithm for a call: between nodes of one GPU, from release 2.23 on."""
+    alone = call.nodes > 1 and call.per_node == 1 and not call.amd
+    return alone and call.name in ("all_gather", "reduce_scatter") and not () < call.release < (2, 23)
+
+
+def _pat(call: CollectiveCall, channels: _Channels) -> Candidate:
+    own = _TUNING["pat"]
+    latency = own["launch"] + int(log2(call.nodes)) * own["level"] + call.ranks * own["rank"]
+    return Candidate(Algorithm.PAT, Protocol.SIMPLE, latency, own["share"] * channels.rate)
 
 
 def _nvls(call: CollectiveCall) -> Iterator[Candidate]:
