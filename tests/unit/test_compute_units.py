@@ -110,3 +110,14 @@ def test_a_library_of_inference_is_not_timed_under_a_mask():
         weft.estimate(Gemm(64, 4096, 4096, "fp8"), "h100-sxm", harness=harness)
     with pytest.raises(InputError, match=r"the mask of a GEMM is .*; give one or more of 0 to 303, or None"):
         weft.estimate(SQUARE, GPU, harness=BenchmarkProtocol(mask=(0, 304)))
+
+
+def test_beside_a_collective_the_power_is_shared_by_the_units_of_both():
+    """304 tiles in one round leave no unit to spare; in two rounds beside 56 held units 208 of 304 work."""
+    assert Placement().rounds(304, GPU, held=56) == 2
+    assert Placement().clock_gain(304, GPU, SUSTAINED, held=56) == pytest.approx((304 / (152 + 56)) ** (1 / 3))
+    assert Placement().rounds(256, GPU, held=32) == 1
+    assert Placement().clock_gain(256, GPU, SUSTAINED, held=32) == pytest.approx((256 / 288) ** (1 / 3))
+    mask = Placement(units_left(GPU, 128))  # three rounds, and a collective on the units left out
+    assert mask.clock_gain(304, GPU, SUSTAINED, held=176) == pytest.approx((304 / (304 / 3 + 176)) ** (1 / 3))
+    assert Placement().clock_gain(304, hardware.gpu("h100-sxm"), SUSTAINED, held=24) == 1

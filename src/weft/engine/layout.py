@@ -51,7 +51,8 @@ QUEUE_ENTRY = 32
 # GPU_MERGE_ENTRIES: the requests for this GPU that the switch's table holds (0: any number); GPU_MERGE_WINDOW: how long
 # it holds one for others to the same place (0: it has no table, and adds up whole tiles). GPU_FABRIC64: one port of the
 # fabric, in front of a slice of the memory-side cache (0: there is none); GPU_FABRIC_EXCHANGE64 for communication.
-# GPU_CORUN_CYCLE: a cycle of a kernel of tiles beside one that exchanges data, KERNEL_CYCLE otherwise.
+# GPU_CORUN_CYCLE: a cycle of a kernel of tiles beside one that exchanges data, at the clock of the whole GPU; kernels
+# have cycles of their own.
 
 # shape[:] — sizes shared by all GPUs.
 (
@@ -73,8 +74,9 @@ QUEUE_ENTRY = 32
     KERNEL_LDS, KERNEL_PRIORITY, KERNEL_PREDECESSORS, KERNEL_FIRST_SUCCESSOR, KERNEL_SUCCESSORS,
     KERNEL_AFTER_COUNTER, KERNEL_AFTER_VALUE, KERNEL_LAUNCH, KERNEL_RELEASE, KERNEL_MONITOR, KERNEL_FIRST_COPY,
     KERNEL_COPIES, KERNEL_COMPLETION, KERNEL_CLASS, KERNEL_STAGE, KERNEL_ACKNOWLEDGE, KERNEL_ACKNOWLEDGE_BUSY,
-    KERNEL_TILED, KERNEL_EXCHANGES, KERNEL_SHADERS, KERNEL_GRID, KERNEL_CYCLE, KERNEL_COLUMNS,
-) = _columns(29)  # fmt: skip
+    KERNEL_TILED, KERNEL_EXCHANGES, KERNEL_SHADERS, KERNEL_GRID, KERNEL_CYCLE,
+    KERNEL_CORUN_CYCLE, KERNEL_COLUMNS,
+) = _columns(30)  # fmt: skip
 # KERNEL_PHASES: phases of one script; a kernel may have several, and each workgroup runs one of them.
 # KERNEL_PREDECESSORS: kernels that must have ended; KERNEL_AFTER_COUNTER, KERNEL_AFTER_VALUE: a counter and the value
 # that it must have reached (NONE: no counter). KERNEL_SUCCESSORS: kernels that wait for this one to end, in the rows
@@ -86,7 +88,8 @@ QUEUE_ENTRY = 32
 # what a slot stores until the slot continues; KERNEL_ACKNOWLEDGE_BUSY: the same while a kernel with KERNEL_TILED runs.
 # KERNEL_SHADERS: shader engines of a partition to which its workgroups are dealt round robin, whether or not they have
 # room (1: each goes wherever there is room). KERNEL_GRID: its most workgroups at once (0: as many as fit).
-# KERNEL_CYCLE: its cycle of a compute unit, with no kernel beside it that exchanges data.
+# KERNEL_CYCLE: its cycle of a compute unit; KERNEL_CORUN_CYCLE: that of a kernel of tiles beside one that exchanges
+# data.
 # phase[g, p, :] — one pipelined loop of a workgroup script.
 (
     PHASE_ITERATIONS, PHASE_SHARED, PHASE_SLOTS, PHASE_FIRST_LOAD, PHASE_LOADS, PHASE_CYCLES, PHASE_STORE,

@@ -187,7 +187,7 @@ def compute_next(m: Machine, w: int, now: int) -> None:
         return
     k = resident[w, y.WG_KERNEL]
     beside = m.kernel[g, k, y.KERNEL_TILED] == 1 and m.flow[g, y.FLOW_EXCHANGES] > 0
-    cycle = m.gpu[g, y.GPU_CORUN_CYCLE] if beside else m.kernel[g, k, y.KERNEL_CYCLE]
+    cycle = m.kernel[g, k, y.KERNEL_CORUN_CYCLE if beside else y.KERNEL_CYCLE]
     busy = m.phase[g, p, y.PHASE_CYCLES] * cycle // 1000
     start = max(now, m.unit[u, y.UNIT_MATRIX_FREE]) if busy > 0 else now
     ready = max(m.slot[q, y.SLOT_TIME], resident[w, y.WG_LAST])

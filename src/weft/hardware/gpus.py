@@ -328,7 +328,7 @@ class Achieved(Part):
     `gemm_launch` from one kernel to the next back to back; `gemm_host` the same where the host launches each kernel and
     waits for it. Where `gemm_fill` or `gemm_launch` is 0, closed forms take what the engine simulates: the first loads
     of a workgroup, and `compute.launch_latency`. Beside a collective on compute units a GEMM's main loop reaches the
-    share `gemm_corun` of its rate back to back.
+    share `gemm_corun` of its rate back to back, and stores to peers are acknowledged as much later.
     """
 
     matrix_fp16: Share

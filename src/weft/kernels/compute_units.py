@@ -90,33 +90,39 @@ class Placement(NamedTuple):
         """
         return 1 if self.mask is None or self.grid else gpu.compute.shader_engines
 
-    def rounds(self, workgroups: int, gpu: Gpu) -> int:
-        """Return in how many rounds the workgroups of a kernel run if each takes the same time."""
+    def rounds(self, workgroups: int, gpu: Gpu, held: int = 0) -> int:
+        """Return in how many rounds the workgroups of a kernel run if each takes the same time.
+
+        Without a mask, another kernel may have `held` units, equally many of each die.
+        """
         units, parts, shaders = gpu.compute.compute_units, gpu.dies, self.shaders(gpu)
         allowed: dict[int, Counter[int]] = {}
         for unit in range(units) if self.mask is None else self.mask:
             part = unit * parts // units
-            place = unit - -(-part * units // parts)
+            place = unit - _ceil(part * units, parts)
             allowed.setdefault(part, Counter())[place % shaders] += 1
         most = 0
         for rank, part in enumerate(sorted(allowed)):
             own = _ceil(workgroups - rank, len(allowed))
             for place, shader in enumerate(sorted(allowed[part])):
-                at_once = allowed[part][shader] * self.each
+                free = allowed[part][shader] - (_ceil(held - rank, len(allowed)) if self.mask is None else 0)
+                at_once = max(free, 1) * self.each
                 if self.grid:
                     at_once = min(at_once, max(_ceil(self.grid - rank, len(allowed)), 1))
                 most = max(most, _ceil(_ceil(own - place, len(allowed[part])), at_once))
         return most
 
-    def clock_gain(self, workgroups: int, gpu: Gpu, options: RunOptions) -> float:
+    def clock_gain(self, workgroups: int, gpu: Gpu, options: RunOptions, held: int = 0) -> float:
         """Return by how much the clock of a GEMM is higher here than on the whole GPU, in a run at the power limit.
 
         At the limit the units that work share the GPU's power, and the power of each grows with the clock to
-        `clocks.power_exponent`. Over a run, the units that work are on average the workgroups by the rounds. The clock
-        is at most the boost clock; 1 for a GPU without the exponent and in short runs.
+        `clocks.power_exponent`. Over a run, the units that work are on average the workgroups by the rounds, and the
+        `held` ones of a collective, each of which draws as much [assumed]; beside it the clock may be lower than alone.
+        It is at most the boost clock; 1 for a GPU without the exponent and in short runs.
         """
         exponent, clock = gpu.clocks.power_exponent, running_clock(gpu, options)
-        if not exponent or clock >= gpu.compute.clock or (self.mask is None and not self.grid):
+        if not exponent or clock >= gpu.compute.clock or (self.mask is None and not self.grid and not held):
             return 1.0
-        more = self.rounds(workgroups, gpu) / Placement(each=self.each).rounds(workgroups, gpu)
-        return float(min(max(more, 1.0) ** (1 / exponent), gpu.compute.clock / clock))
+        whole = workgroups / Placement(each=self.each).rounds(workgroups, gpu) / self.each
+        here = workgroups / self.rounds(workgroups, gpu, held) / self.each + held
+        return float(min((whole / here) ** (1 / exponent), gpu.compute.clock / clock))

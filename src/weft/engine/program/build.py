@@ -383,6 +383,7 @@ class _TableBuilder:
             y.KERNEL_SHADERS: kernel.shaders,
             y.KERNEL_GRID: kernel.grid,
             y.KERNEL_CYCLE: round(self.gpu[g, y.GPU_CYCLE] / kernel.clock),
+            y.KERNEL_CORUN_CYCLE: round(self.gpu[g, y.GPU_CORUN_CYCLE] / kernel.corun_clock),
         }
         return _filled(y.KERNEL_COLUMNS, row, rest=0)
 

@@ -137,10 +137,10 @@ class Kernel:
     different scripts, `by_gpu` has those of each, all as long as `phases`, which are the first one's. A place whose
     stores went to a peer is free `acknowledge_fs` [fs] after the link has sent them, or `acknowledge_busy_fs` while a
     tiled kernel runs on the GPU (None: the same). While workgroups of a kernel that `exchanges` data with other GPUs
-    are placed, tiled kernels compute at the share of their rate that the GPU then reaches; otherwise at `clock` times
-    the GPU's clock. Workgroups are dealt round robin to `shaders` shader engines of each partition that has compute
-    units for them, whether or not these have room (1: to any compute unit with room), and at most `grid` run at once
-    (0: as many as fit).
+    are placed, tiled kernels compute at `corun_clock` times the share of their rate that the GPU then reaches;
+    otherwise at `clock` times the GPU's clock. Workgroups are dealt round robin to `shaders` shader engines of each
+    partition that has compute units for them, whether or not these have room (1: to any compute unit with room), and at
+    most `grid` run at once (0: as many as fit).
     """
 
     name: str
@@ -160,6 +160,7 @@ class Kernel:
     acknowledge_busy_fs: int | None = None
     exchanges: bool = False
     clock: float = 1.0
+    corun_clock: float = 1.0
     shaders: int = 1
     grid: int = 0
 

@@ -371,9 +371,10 @@ def _busy(gpu: Gpu, cost: KernelCost) -> float:
     """Return the time until stores to a peer are acknowledged while a GEMM holds the clock at its power limit [s].
 
     Costs of kernels are those of collectives alone, at the boost clock; compute units and their caches issue the stores
-    and wait for them [assumed: all of the time scales with their clock].
+    and wait for them [assumed: all of the time scales with their clock, and what a GEMM loses beside a collective,
+    `achieved.gemm_corun`, is a clock of both].
     """
-    limit = gpu.clocks.sustained
+    limit = gpu.clocks.sustained * gpu.achieved.gemm_corun
     return cost.acknowledge * (max(gpu.compute.clock / limit, 1.0) if limit else 1.0)
 
 

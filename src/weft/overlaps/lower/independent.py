@@ -49,7 +49,7 @@ def lower_independent(graph: Graph, gpu: Gpu, options: RunOptions, moved: Mappin
 
     Raises InputError for a tile that the GPU cannot hold and for more tiles than a run can hold.
     """
-    products = _products(graph, gpu, options)
+    products = _products(graph, gpu, options, _held(graph, gpu, moved))
     stored = tuple(size for one in products.values() for size in stored_sizes(one.gemm, one.tiling))
     output = [Buffer("output", (stored,), (CACHED_STORE,) * len(stored))] if products else []
     return Plan(
@@ -73,7 +73,18 @@ def lower_independent(graph: Graph, gpu: Gpu, options: RunOptions, moved: Mappin
     )
 
 
-def _products(graph: Graph, gpu: Gpu, options: RunOptions) -> dict[str, _Product]:
+def _held(graph: Graph, gpu: Gpu, moved: Mapping[str, CollectiveKernel]) -> int:
+    """Return how many compute units the collective with the most workgroups holds, each on one while there are any."""
+    most = 0
+    for node in graph.collectives:
+        kernel, mask = moved[node.name].kernel(gpu, node.id, node.iteration), node.choice.compute_units
+        if kernel.exchanges:
+            units = gpu.compute.compute_units if mask is None else len(mask)
+            most = max(most, min(kernel.workgroups, units))
+    return most
+
+
+def _products(graph: Graph, gpu: Gpu, options: RunOptions, held: int) -> dict[str, _Product]:
     made: dict[str, _Product] = {}
     tiles = chunks = 0
     for node in graph.gemms:
@@ -90,6 +101,7 @@ def _products(graph: Graph, gpu: Gpu, options: RunOptions) -> dict[str, _Product
             main,
             part=(tiles, tiles + len(work)),
             clock=on.clock_gain(len(work), gpu, options),
+            corun_clock=on.clock_gain(len(work), gpu, options, held),
             shaders=on.shaders(gpu),
             grid=tiling.persistent,
         )

@@ -181,7 +181,7 @@ def _apart(case: LookedUpPair, units: int, alone: float, moving: int) -> float:
     """
     gemm = case.profile.seconds[units] * case.scale_g
     slow_g, slow_c = case.slowdowns(moving, alone)
-    lost = case.profile.clock[units] if moving else 1.0
+    lost = case.profile.beside[units] if moving else 1.0
     return both(gemm * lost * slow_g, alone * slow_c, gemm, alone)
 
 

@@ -115,7 +115,7 @@ class _Probes:
                 gemm_s = alone[self.bench.gemm(gemm, units)].makespan
                 profile = bare.profile(gemm)
                 of_gemm, moved = slowdowns(runs[pair].end("gemm"), runs[pair].end(name), gemm_s, moved_s)
-                lost = profile.clock[units] if units else 1.0
+                lost = profile.beside[units] if units else 1.0
                 rows.append((profile.boundness[0], of_gemm / lost, moved, size / moved_s))
             interference.setdefault(name, {})[units] = _interference(rows)
         tables = replace(bare, interference=interference)

@@ -112,9 +112,9 @@ class GemmProfile:
     """A GEMM on one GPU of `units` compute units: `tiles` workgroups, `resident` of them on a unit at once.
 
     With `u` units taken off by a mask, it takes `seconds[u]` [s]; `boundness[u]` is the share of that which memory
-    alone would need: near 0 compute-bound, near 1 memory-bound. `clock[u]` is by how much the clock is higher, while no
-    collective works on those units, and `held[u]` the time if a collective holds that many and no mask divides the GPU
-    [s].
+    alone would need: near 0 compute-bound, near 1 memory-bound. `beside[u]` is how many times as long it takes at the
+    clock that it has while a collective works on those units, and `held[u]` the time if a collective holds that many
+    and no mask divides the GPU [s].
     """
 
     tiles: int
@@ -122,7 +122,7 @@ class GemmProfile:
     units: int
     seconds: Mapping[int, float]
     boundness: Mapping[int, float]
-    clock: Mapping[int, float]
+    beside: Mapping[int, float]
     held: Mapping[int, float]
 
     def waves(self, taken: int) -> int:
@@ -148,13 +148,18 @@ def profile_of(gemm: Gemm, gpu: Gpu, taken: Sequence[int], options: RunOptions =
     shape = gemm_kernel.GemmShape(gemm.m, gemm.n, gemm.k, 1)
     machine = cold_rates(gemm.dtype, gpu, options)
     whole = gemm_kernel.time_candidate(shape, tile, tile.columns, tiling.splits, machine)
-    found, held, clock, workgroups = {0: whole}, {0: whole.total}, {0: 1.0}, tiling.workgroups(gemm)
+    found, held, beside, workgroups = {0: whole}, {0: whole.total}, {0: 1.0}, tiling.workgroups(gemm)
     for units in sorted({*taken} - {0}):
         mask = split_units(gpu, units).gemm
         fewer = rates_on(machine, shape, tile, whole, gpu, options, mask)
         found[units] = gemm_kernel.time_candidate(shape, tile, tile.columns, tiling.splits, fewer)
-        clock[units] = Placement(mask, max(tiling.resident, 1)).clock_gain(workgroups, gpu, options)
-        rest = machine._replace(units=machine.units - units)
+        own, shared = (Placement(which, max(tiling.resident, 1)) for which in (mask, None))
+        clock = own.clock_gain(workgroups, gpu, options, units)
+        down = fewer._replace(unit_flops=machine.unit_flops * clock)
+        slow = gemm_kernel.time_candidate(shape, tile, tile.columns, tiling.splits, down)
+        beside[units] = slow.total / found[units].total
+        slower = shared.clock_gain(workgroups, gpu, options, units)
+        rest = machine._replace(units=machine.units - units, unit_flops=machine.unit_flops * slower)
         held[units] = gemm_kernel.time_candidate(shape, tile, tile.columns, tiling.splits, rest).total
     return GemmProfile(
         tiles=tiling.workgroups(gemm),
@@ -162,7 +167,7 @@ def profile_of(gemm: Gemm, gpu: Gpu, taken: Sequence[int], options: RunOptions =
         units=gpu.compute.compute_units,
         seconds={units: gpu.compute.launch_latency + one.total for units, one in found.items()},
         boundness={units: min(1.0, one.memory_time / one.total) for units, one in found.items()},
-        clock=clock,
+        beside=beside,
         held={units: gpu.compute.launch_latency + seconds for units, seconds in held.items()},
     )
 
