@@ -461,6 +461,30 @@ def _timeline() -> bytes:
         return run.save(Path(folder) / "run.json").read_bytes()
 
 
+_TRAINER = b"""base_model: Qwen/Qwen3-0.6B
+sequence_len: 1024
+micro_batch_size: 1
+gradient_accumulation_steps: 2
+bf16: auto
+fsdp_version: 2
+fsdp_config: {reshard_after_forward: true}
+"""
+_SERVER = b"""TP=${TP:-2}
+cat > options.yaml <<END
+max-num-seqs: 64
+END
+vllm serve Qwen/Qwen3-8B --tensor-parallel-size $TP --config options.yaml --speculative-config '{"method": "ngram"}'
+"""
+_DEPLOYED = b"""services:
+  decode:
+    replicas: 2
+    mainContainer:
+      env: [{name: TP, value: "2"}]
+      command: [/bin/sh, -c]
+      args: ["python3 -m dynamo.vllm --model Qwen/Qwen3-8B --tensor-parallel-size $TP"]
+"""
+
+
 @cache
 def seeds() -> dict[str, bytes]:
     """A right file of every kind, by its name."""
@@ -485,6 +509,9 @@ def seeds() -> dict[str, bytes]:
         "pretrain.sh": _SCRIPT,
         "titan.toml": _TITAN,
         "deepspeed.json": json.dumps(_DEEPSPEED).encode(),
+        "trainer.yaml": _TRAINER,
+        "serve.sh": _SERVER,
+        "deploy.yaml": _DEPLOYED,
         "requests.csv": _REQUESTS,
         "requests.jsonl": _LINES,
         "plan.json": json.dumps(_plan()).encode(),
@@ -552,6 +579,9 @@ READERS: dict[str, tuple[Callable[[Path], Any], ...]] = {
     "pretrain.sh": (lambda p: weft.read_launch(p).step("64xh100", fidelity="estimate"),),
     "titan.toml": (lambda p: weft.read_launch(p).step("8xh100", fidelity="estimate"),),
     "deepspeed.json": (lambda p: weft.read_launch(p).step("8xh100", "llama-3-8b", fidelity="estimate"),),
+    "trainer.yaml": (lambda p: weft.read_launch(p).step("8xh100", fidelity="estimate"),),
+    "serve.sh": (lambda p: weft.read_server(Path(p)).plan(),),
+    "deploy.yaml": (lambda p: weft.read_server(Path(p)).plan(),),
     "log.csv": (_sampled,),
     "measured.csv": (_validated, lambda p: weft.calibrate(p, gpu="h100-sxm")),
     "schedule.json": (weft.check_schedule,),
@@ -994,6 +1024,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "read_execution_trace": {"path": "feeder.json"},
     "read_graph": {"path": "graph.jsonl"},
     "read_launch": {"path": "pretrain.sh"},
+    "read_server": {"source": "serve.sh"},
     "read_trace": {"path": "trace.json"},
     "recompute": {"model": "llama-3-8b", "system": "8xh100", "tp": 8},
     "roofline": {"model": "llama-3-8b", "on": "8xh100", "tp": 8},
