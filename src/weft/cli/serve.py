@@ -29,7 +29,7 @@ from weft.cli.options import (
 )
 from weft.cli.output import shows
 from weft.cli.progress import progress_bar
-from weft.cli.values import MODEL, SYSTEM_NAME, Value
+from weft.cli.values import MODEL, SYSTEM_NAME, Value, assignments
 from weft.core.answer import Answer
 from weft.core.errors import InputError
 from weft.core.options import RunOptions
@@ -112,6 +112,21 @@ _TOKENS = Value("N|LOW-HIGH", tokens)
     is_flag=True,
 )
 @price_option()
+@option(
+    "--launch",
+    "The server that is to be simulated: a command of vLLM, SGLang or TensorRT-LLM, or a file with one: a script, a "
+    "compose file, YAML of Kubernetes, Dynamo or llm-d. MODEL can be left out where it names one. Arguments of a "
+    "script follow behind --.",
+    metavar="COMMAND|FILE",
+)
+@option(
+    "--define",
+    "State a variable of --launch, like TP=4, which it does not set, or sets otherwise; repeatable.",
+    name="define",
+    multiple=True,
+    callback=assignments,
+    metavar="NAME=VALUE",
+)
 @format_options
 @speculation_options
 @kernel_options
