@@ -857,6 +857,7 @@ OBJECTS = [
     weft.BenchmarkProtocol(),
     weft.RunOptions(),
     weft.TrainingPlan(tp=2, dp=2, batch=8),
+    weft.TrainingRun(tokens="1T", price="2 USD/GPU/h", failures=1e-3, checkpoint_every="10min"),
     framework("megatron-core"),
     FusionStyle(),
     Stragglers("gpus"),
