@@ -6,7 +6,7 @@ from click.testing import CliRunner
 import weft
 from weft.cli.main import weft as cli
 from weft.core.errors import InputError
-from weft.step.straggler import Straggler
+from weft.step.straggler import Straggler, delayed
 
 
 def timed(model="llama-3-70b", on="64xh100", **plan):
@@ -47,7 +47,7 @@ def test_a_share_out_of_range_is_refused(text, said):
 def test_a_gpu_alone_takes_as_much_longer_as_its_kernels_at_the_lower_clock():
     """Without other GPUs nothing waits or hides: GEMMs and attention take 1 / 0.95 of their time."""
     step = timed("llama-3-8b", "1xb300", tp=1, pp=1, batch=4, sequence=4096)
-    late = step.delayed("gpu:5%").late
+    late = delayed(step, "gpu:5%").late
     clocked = sum(step.parts[name] for name in ("gemm", "attention"))
     assert late.delay_s == pytest.approx(clocked * (1 / 0.95 - 1), rel=1e-6)
     assert late.waits == {}
@@ -57,31 +57,31 @@ def test_a_gpu_alone_takes_as_much_longer_as_its_kernels_at_the_lower_clock():
 @pytest.mark.parametrize("share", ["1%", "5%", "20%"])
 def test_a_delay_reaches_a_step_at_most_whole(schedule, share):
     """Each task of the slow stage is at most once on the longest chain of tasks."""
-    late = timed(pp=8, batch=32, schedule=schedule).delayed(f"gpu:{share}").late
+    late = delayed(timed(pp=8, batch=32, schedule=schedule), f"gpu:{share}").late
     assert 0 < late.delay_s <= late.own_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("part", ["gpu", "nic", "node:network="])
 def test_a_slower_part_never_makes_a_step_faster(step, part):
     shares = ("1%", "5%", "30%") if part == "gpu" else ("1.0", "0.7", "0.3")
-    delays = [step.delayed(part + share if "=" in part else f"{part}:{share}").late.delay_s for share in shares]
+    delays = [delayed(step, part + share if "=" in part else f"{part}:{share}").late.delay_s for share in shares]
     assert delays == sorted(delays)
     assert delays[0] >= 0
 
 
 def test_a_network_at_its_full_rate_delays_nothing(step):
-    assert step.delayed("nic:1.0").late.delay_s == 0
+    assert delayed(step, "nic:1.0").late.delay_s == 0
 
 
 def test_a_network_of_half_the_rate_costs_no_more_than_half_of_all_networks(step):
     slow = weft.system("64xh100").replace({"network.bandwidth": "25 GB/s"})
     other = weft.step("llama-3-70b", slow, step.plan, framework=step.framework, fidelity="estimate", compare=False)
-    assert step.delayed("node:network=0.5").late.delay_s <= other.seconds - step.seconds + 1e-9
+    assert delayed(step, "node:network=0.5").late.delay_s <= other.seconds - step.seconds + 1e-9
 
 
 def test_one_node_has_no_network_to_be_slow():
     with pytest.raises(InputError, match="8 GPUs are one node"):
-        timed("llama-3-8b", "8xh100", tp=8, pp=1, batch=8).delayed("nic")
+        timed("llama-3-8b", "8xh100", tp=8, pp=1, batch=8, straggler="nic")
 
 
 def test_a_step_says_what_a_slow_part_costs_and_who_waits():

@@ -40,9 +40,7 @@ from weft.models.parallel.framework import current_frameworks, frameworks
 from weft.models.parallel.plan import GRAPH_MODULES, Recompute, TrainingPlan
 from weft.models.parallel.precision import RECIPES
 from weft.step.pipeline import schedule_names
-from weft.step.result.step import Step
 from weft.step.run import TrainingRun
-from weft.step.straggler import Straggler
 
 _EXAMPLE = "weft step gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64 --recompute full"
 _MEMORY = "weft memory gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64"
@@ -188,7 +186,6 @@ def step(
     options: RunOptions,
     model: str | None = None,
     compare_overlaps: bool = False,
-    straggler: str | None = None,
     launch: str | None = None,
     define: Mapping[str, str] | None = None,
     **stated: Any,
@@ -200,7 +197,6 @@ def step(
     """
     stated, terms = _without_run(stated)
     check_price(terms.price if terms else None, machine)
-    late = None if straggler is None else Straggler.of(straggler)
     arguments = words_behind()
     if launch is None and (arguments or define):
         raise InputError("words behind -- and --define are those of a script; name it, like --launch pretrain.sh")
@@ -210,7 +206,7 @@ def step(
         kept = {name: value for name, value in typed_options(stated).items() if name not in changed}
         started = weft.read_launch(launch, system=machine, arguments=arguments, define=define)
         answer = started.step(machine, model, options=options, instead=changed, **kept)
-        return _with_run(answer, late, terms)
+        return answer.over(terms) if terms else answer
     if model is None:
         raise InputError("name a model, like llama-3-8b, or the file that starts the run: --launch pretrain.sh")
     if (graph := graph_in(model)) is not None:
@@ -218,16 +214,11 @@ def step(
         return weft.step(graph, machine, options=options)
     if compare_overlaps:
         refuse_given("with --compare-overlaps, which times in closed form", "fidelity", "measured", "straggler", *_RUN)
-        for closed in ("fidelity", "measured"):
+        for closed in ("fidelity", "measured", "straggler"):
             stated.pop(closed, None)
         return weft.step_overlaps(model, machine, options=options, **stated)
-    return _with_run(weft.step(model, machine, options=options, **stated), late, terms)
-
-
-def _with_run(answer: Step, straggler: Straggler | None, terms: TrainingRun | None) -> Step:
-    """Return a step with what a slow part costs it, and what a run takes, where they were asked for."""
-    answer = answer if straggler is None else answer.delayed(straggler)
-    return answer if terms is None else answer.over(terms)
+    answer = weft.step(model, machine, options=options, **stated)
+    return answer.over(terms) if terms else answer
 
 
 _RUN = tuple(describe_fields(TrainingRun))

@@ -48,6 +48,9 @@ _THIN = 10
 _FEW_MACHINES = 5
 """Machines below which the interval of a machine without rows is the widest of them [assumed, 3 to 8: of eight, the
 widest is that of one odd machine, up to ten times the prediction]."""
+_FAR = 3.0
+"""Factor by which a machine's median row is off from which it has a cause of its own [assumed, 2 to 5: all others are
+within 1.6]."""
 _CLOSEST = 1e-3
 """Least distance of an end from the prediction."""
 
@@ -284,16 +287,23 @@ def _makespans(shipped: Sequence[Predicted]) -> dict[str, Class]:
 def interval(rows: pd.DataFrame, kind: pd.DataFrame) -> Class:
     """Return the 80 % interval of measured / predicted of a class, where each machine weighs alike.
 
-    A class with few rows takes the wider of its interval and that of all rows of its `kind`.
+    A class with few rows takes the wider of its interval and that of all rows of its `kind`, but for machines far off.
     """
     if rows.empty:
         return []
     low, high = ends(rows["ratio"], rows["machine"])
     if len(rows) < _THIN:
-        least, most = ends(kind["ratio"], kind["machine"])
+        usual = _usual(kind)
+        least, most = ends(usual["ratio"], usual["machine"])
         low, high = min(low, least), max(high, most)
     low, high = min(low, 1 - _CLOSEST), max(high, 1 + _CLOSEST)
     return [round(low, 3), round(high, 3), len(rows), rows["machine"].nunique()]
+
+
+def _usual(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of machines that are not far off as a whole, which say little of others."""
+    off = np.log(rows["ratio"]).groupby(rows["machine"]).transform("median").abs()
+    return rows[off < np.log(_FAR)] if (off < np.log(_FAR)).any() else rows
 
 
 def unmeasured_interval(rows: pd.DataFrame, kind: pd.DataFrame) -> Class:

@@ -69,6 +69,7 @@ class Launched(Record):
         options: RunOptions = SUSTAINED,
         fidelity: Fidelity = "windows",
         measured: str | None = None,
+        straggler: str | None = None,
         instead: Mapping[str, Any] = MappingProxyType({}),
         **stated: Any,
     ) -> Step:
@@ -99,7 +100,10 @@ class Launched(Record):
         plan = self.plan(machine.gpus, given, {name: instead[name] for name in instead if name != "framework"})
         if isinstance(plan.get("recompute"), tuple) and "recompute" in self.fields:
             plan["recompute"] = _operators_of(found, plan["recompute"]) or "none"
-        answer = step(found, machine, framework=used, options=options, fidelity=fidelity, measured=measured, **plan)
+        answer = step(
+            found, machine, framework=used, options=options, fidelity=fidelity, measured=measured, straggler=straggler,
+            **plan,
+        )  # fmt: skip
         return replace(answer, notes=(*self._reading_notes(found), *answer.notes))
 
     def plan(

@@ -30,6 +30,7 @@ from weft.step.overlaps import check_overlap
 from weft.step.result.graph_step import GraphStep
 from weft.step.result.memory import Memory
 from weft.step.result.step import Step
+from weft.step.straggler import Straggler, delayed
 
 
 @overload
@@ -40,7 +41,7 @@ def step(model: Graph, on: Described, *, options: RunOptions = SUSTAINED) -> Gra
 def step(
     model: Transformer | str | Path, on: Described, plan: TrainingPlan | None = None, *,
     framework: Framework | str | None = None, options: RunOptions = SUSTAINED, fidelity: Fidelity = "windows",
-    measured: str | None = None, compare: bool = True, **stated: Any,
+    measured: str | None = None, straggler: str | None = None, compare: bool = True, **stated: Any,
 ) -> Step: ...  # fmt: skip
 
 
@@ -53,6 +54,7 @@ def step(
     options: RunOptions = SUSTAINED,
     fidelity: Fidelity = "windows",
     measured: str | None = None,
+    straggler: str | None = None,
     compare: bool = True,
     **stated: Any,
 ) -> Step | GraphStep:
@@ -63,7 +65,9 @@ def step(
     on a rank with its collectives. Without a `framework`, it is Megatron Core, or torchtitan where weights are sharded
     (zero=3); `fidelity` as in `weft.step.train`. With a `measured` time, "9.3 s", or throughput of each GPU,
     "1400 tokens/s" or "412 TFLOP/s", the answer says whether that is to be expected, where time may be lost, and which
-    three changes of the plan would gain most. Unless `compare` is False, which is faster where many steps are timed,
+    three changes of the plan would gain most. With a `straggler`, "gpu:5%" (a clock 5 % lower), "node:network=0.5"
+    (half the rate of a node's network) or "nic" (one adapter at half its rate), it says how much of that part's delay
+    reaches the step. Unless `compare` is False, which is faster where many steps are timed,
     the answer also names stated options without effect, and, without a `framework`, what today's others take. Raises
     UnknownNameError for unknown names, InputError for a plan that does not fit, with the nearest one that does.
 
@@ -71,10 +75,11 @@ def step(
     64
     """
     if isinstance(model, Graph):
-        if plan is not None or framework is not None or measured is not None or stated:
+        if plan is not None or framework is not None or measured is not None or straggler is not None or stated:
             raise InputError("a graph is timed as it is, without a plan or a framework; leave them out")
         return graph_step(model, on, options)
     seen = None if measured is None else Measured.of(measured)
+    late = None if straggler is None else Straggler.of(straggler)
     of = resolve_inputs(model, on, plan, framework, stated)
     check_runs(of.plan, of.system, fidelity)
     check_overlap(of.plan, of.system, fidelity)
@@ -87,6 +92,7 @@ def step(
     others = elsewhere(answer, of.framework, options) if compare and "framework" in of.defaulted else {}
     notes = (*of.notes, *idle, *unpaired_schedule(of.plan, answer.framework), *answer.notes)
     answer = replace(answer, memory=held, notes=notes, defaulted=of.defaulted, elsewhere=others)
+    answer = answer if late is None else delayed(answer, late, options)
     return answer if seen is None else judge_step(answer, seen, options)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
@@ -102,6 +102,13 @@ class Delay:
             straggler=self.straggler, step_time_s=self.step_s, delay_s=self.delay_s, own_s=self.own_s,
             waits_s=self.waits, stage=self.stage,
         )  # fmt: skip
+
+
+def delayed(step: Step, straggler: Straggler | str, options: RunOptions = SUSTAINED) -> Step:
+    """Return the step with what a slow part costs it (`Step.late`); errors as of `Straggler.of` and `delay`."""
+    return replace(
+        step, late=delay(step, Straggler.of(straggler) if isinstance(straggler, str) else straggler, options)
+    )
 
 
 def delay(step: Step, straggler: Straggler, options: RunOptions = SUSTAINED) -> Delay:

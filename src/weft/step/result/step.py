@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from weft.step.pipeline import PipelineTimes
     from weft.step.result.memory import Memory
     from weft.step.run import RunOutcome, TrainingRun
-    from weft.step.straggler import Delay, Straggler
+    from weft.step.straggler import Delay
 
 CONVENTION = "full"
 """What MFU and HFU count unless asked otherwise, as papers on Megatron-LM do: a key of `CONVENTIONS`."""
@@ -174,7 +174,7 @@ class Step(Answer):
     from, `windows` what kernels and collectives cost each other, `memory` what every device holds, `notes` what a
     reader must know. `defaulted` names which of framework, sequence and stage of ZeRO the question did not state,
     `elsewhere` has the times of today's other frameworks [s]. `run` is what a whole run takes and costs (`over`),
-    `late` what a slow part of the machine costs (`delayed`).
+    `late` what a slow part of the machine costs.
     """
 
     kind = "step"
@@ -225,21 +225,6 @@ class Step(Answer):
         from weft.step.run import outcome
 
         return replace(self, run=outcome(self, run))
-
-    def delayed(self, straggler: Straggler | str) -> Step:
-        """Return the step with what a slow part costs (`late`): "gpu:5%", "node:network=0.5" or "nic".
-
-        Raises InputError for another text, and for a slow network of a single node.
-
-        >>> import weft
-        >>> one = weft.step("llama-3-8b", "64xh100", zero=3, batch=128, sequence=4096, fidelity="estimate")
-        >>> 0.02 < one.delayed("gpu:5%").late.delay_s / one.seconds < 0.05
-        True
-        """
-        from weft.step.straggler import Straggler, delay
-
-        one = Straggler.of(straggler) if isinstance(straggler, str) else straggler
-        return replace(self, late=delay(self, one))
 
     @property
     def devices(self) -> int:
