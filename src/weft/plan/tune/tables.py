@@ -157,7 +157,7 @@ def profile_of(gemm: Gemm, gpu: Gpu, taken: Sequence[int], options: RunOptions =
         clock = own.clock_gain(workgroups, gpu, options, units)
         down = fewer._replace(unit_flops=machine.unit_flops * clock)
         slow = gemm_kernel.time_candidate(shape, tile, tile.columns, tiling.splits, down)
-        beside[units] = slow.total / found[units].total
+        beside[units] = _overlapped(slow) / _overlapped(found[units])
         slower = shared.clock_gain(workgroups, gpu, options, units)
         rest = machine._replace(units=machine.units - units, unit_flops=machine.unit_flops * slower)
         held[units] = gemm_kernel.time_candidate(shape, tile, tile.columns, tiling.splits, rest).total
@@ -170,6 +170,11 @@ def profile_of(gemm: Gemm, gpu: Gpu, taken: Sequence[int], options: RunOptions =
         beside=beside,
         held={units: gpu.compute.launch_latency + seconds for units, seconds in held.items()},
     )
+
+
+def _overlapped(one: gemm_kernel.Attempt) -> float:
+    """Return the time of an attempt if memory and compute units overlap in full, as they do in the engine [s]."""
+    return max(one.units_time, one.memory_time) + one.split_time
 
 
 @dataclass(frozen=True)
