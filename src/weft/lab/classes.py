@@ -48,8 +48,8 @@ _THIN = 10
 _FEW_MACHINES = 5
 """Machines below which the interval of a machine without rows is the widest of them [assumed, 3 to 8: of eight, the
 widest is that of one odd machine, up to ten times the prediction]."""
-_FAR = 3.0
-"""Factor by which a machine's median row is off from which it has a cause of its own [assumed, 2 to 5: all others are
+_FAR = 2.0
+"""Factor by which a machine's median row is off from which it has a cause of its own [assumed, 1.6 to 4: all others are
 within 1.6]."""
 _CLOSEST = 1e-3
 """Least distance of an end from the prediction."""
