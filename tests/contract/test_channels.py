@@ -26,12 +26,16 @@ SMALL, LARGE = MIB // 2, 24 * MIB
 """Sizes of a one-step kernel on MI300X and LL elsewhere, and of Simple."""
 UNITS = 8
 GEMM = Gemm(1024, 1024, 1024, "bf16")
+BY_SIZE = ("all_to_all", "send_recv")
+"""Collectives that take their protocol by their size."""
 CASES = [
     (machine, collective, size, protocol)
     for machine in MACHINES
     for collective in BY_UNITS
     for size in (SMALL, LARGE)
-    for protocol in ((None,) if collective == "all_to_all" or machine == "mi300x" else ("ll", "ll128", "simple"))
+    for protocol in (
+        (None,) if collective in ("all_to_all", "send_recv") or machine == "mi300x" else ("ll", "ll128", "simple")
+    )
 ]
 every_case = pytest.mark.parametrize(("machine", "collective", "size", "protocol"), CASES)
 

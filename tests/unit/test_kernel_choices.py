@@ -143,7 +143,6 @@ def test_a_kernel_that_states_nothing_is_the_librarys():
     [
         (GEMM, TiledGemm(GemmTiling()), {}, "is a TiledGemm, which the closed form"),
         (GEMM, None, {"priority": 2}, "states priority = 2, which"),
-        (GEMM, None, {"compute_units": (1,)}, "states compute_units = a tuple, which"),
         (MOVED, None, {"priority": 1}, "states priority = 1, which"),
         (MOVED, PaperAllReduce(4096), {}, "no closed form times the PaperAllReduce of 'op'"),
         (weft.all_gather(16 << 20), PaperRing(), {}, "no closed form times the PaperRing of 'op'"),

@@ -24,7 +24,6 @@ from weft.cli.values import (
 from weft.core.errors import InputError, UnknownNameError
 from weft.core.fields import Described, describe_fields
 from weft.core.options import RunOptions
-from weft.core.price import Price
 from weft.core.units import LARGEST_COUNT
 
 if TYPE_CHECKING:
@@ -236,6 +235,8 @@ def price_option() -> Callable[[F], F]:
 def check_price(price: str | None, machine: System) -> None:
     """Raise InputError for a price that does not hold for the GPUs of a machine."""
     if price is not None:
+        from weft.core.price import Price
+
         Price.of(price, machine.gpu.name)
 
 

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from weft.core.catalog import read_toml
 from weft.core.errors import InputError, show_value
 
 _PER = {"h": 3600.0, "hour": 3600.0, "s": 1.0}
@@ -33,6 +32,8 @@ class Price:
         Price(amount=0.001, currency='USD')
         """
         if text.endswith(".toml"):
+            from weft.core.catalog import read_toml  # not for every command line: it validates by pydantic
+
             table = read_toml(Path(text))
             if gpu not in table:
                 known = ", ".join(sorted(table)) or "none"

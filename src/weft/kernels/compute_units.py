@@ -121,7 +121,8 @@ class Placement(NamedTuple):
         It is at most the boost clock; 1 for a GPU without the exponent and in short runs.
         """
         exponent, clock = gpu.clocks.power_exponent, running_clock(gpu, options)
-        if not exponent or clock >= gpu.compute.clock or (self.mask is None and not self.grid and not held):
+        whole_gpu = self.mask is None and not self.grid and not held
+        if not exponent or clock >= gpu.compute.clock or whole_gpu or self.mask == ():  # no unit: the plan is refused
             return 1.0
         whole = workgroups / Placement(each=self.each).rounds(workgroups, gpu) / self.each
         here = workgroups / self.rounds(workgroups, gpu, held) / self.each + held

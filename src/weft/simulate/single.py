@@ -41,7 +41,6 @@ from weft.overlaps.lower.machine import default_request_bytes, machine_tables
 from weft.overlaps.lower.masks import unequal_workgroups
 from weft.simulate.kept import RunInputs, kept_or_made
 from weft.simulate.result import Timeline
-from weft.simulate.result.unfinished import explain
 
 _FIRST_BIN_FS = 100_000_000
 """Initial width of the bins of a series [fs]; bins merge as a run gets longer."""
@@ -266,6 +265,8 @@ def run_program(
     except ArithmeticError as error:
         raise SimulationError(f"arbiter policy '{policy.name}' failed: {error}") from error
     if status != y.FINISHED:
+        from weft.simulate.result.unfinished import explain  # only of a run that does not end
+
         raise SimulationError(explain(status, program, machine, policy.name))
     return machine, time.process_time() - begin
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from weft.core.contrast import Contrast
 from weft.core.errors import InputError, check_name, check_type, check_whole
@@ -24,13 +24,15 @@ from weft.overlaps import OVERLAPS, applicable
 from weft.step.clock import check_runs, time_step, train
 from weft.step.effect import elsewhere, idle_options, unpaired_schedule
 from weft.step.graphs import graph_step
-from weft.step.measured import Measured, judge_step
 from weft.step.memory import memory as needed
 from weft.step.overlaps import check_overlap
 from weft.step.result.graph_step import GraphStep
 from weft.step.result.memory import Memory
 from weft.step.result.step import Step
-from weft.step.straggler import Straggler, delayed
+
+if TYPE_CHECKING:
+    from weft.step.measured import Measured
+    from weft.step.straggler import Straggler
 
 
 @overload
@@ -78,8 +80,8 @@ def step(
         if plan is not None or framework is not None or measured is not None or straggler is not None or stated:
             raise InputError("a graph is timed as it is, without a plan or a framework; leave them out")
         return graph_step(model, on, options)
-    seen = None if measured is None else Measured.of(measured)
-    late = None if straggler is None else Straggler.of(straggler)
+    seen = None if measured is None else _measured(measured)
+    late = None if straggler is None else _straggler(straggler)
     of = resolve_inputs(model, on, plan, framework, stated)
     check_runs(of.plan, of.system, fidelity)
     check_overlap(of.plan, of.system, fidelity)
@@ -92,8 +94,27 @@ def step(
     others = elsewhere(answer, of.framework, options) if compare and "framework" in of.defaulted else {}
     notes = (*of.notes, *idle, *unpaired_schedule(of.plan, answer.framework), *answer.notes)
     answer = replace(answer, memory=held, notes=notes, defaulted=of.defaulted, elsewhere=others)
-    answer = answer if late is None else delayed(answer, late, options)
-    return answer if seen is None else judge_step(answer, seen, options)
+    if late is not None:
+        from weft.step.straggler import delayed
+
+        answer = delayed(answer, late, options)
+    if seen is not None:
+        from weft.step.measured import judge_step
+
+        answer = judge_step(answer, seen, options)
+    return answer
+
+
+def _measured(text: str) -> Measured:
+    from weft.step.measured import Measured
+
+    return Measured.of(text)
+
+
+def _straggler(text: str) -> Straggler:
+    from weft.step.straggler import Straggler
+
+    return Straggler.of(text)
 
 
 def step_overlaps(

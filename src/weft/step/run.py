@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from weft.core.answer import to_plain
 from weft.core.errors import InputError, show_value
 from weft.core.fields import Options, check_fields, declare
-from weft.core.price import Price
 from weft.core.units import Dimension, parse
 
 if TYPE_CHECKING:
+    from weft.core.price import Price
     from weft.step.result.step import Step
 
 DAY = 86400.0
@@ -163,10 +163,16 @@ class RunOutcome:
         )  # fmt: skip
 
 
+def _price(text: str, gpu: str) -> Price:
+    from weft.core.price import Price
+
+    return Price.of(text, gpu)
+
+
 def outcome(step: Step, run: TrainingRun) -> RunOutcome:
     """Return what a run of a step takes and costs."""
     gpus, rate = step.plan.gpus, step.tokens / step.seconds
-    price = Price.of(run.price, step.system.gpu.name) if run.price else None
+    price = _price(run.price, step.system.gpu.name) if run.price else None
     lost = None if run.failures is None else goodput(step, run)
     useful = lost.goodput if lost else 1.0
     ends = (step.interval_s[0] / step.seconds, step.interval_s[1] / step.seconds)

@@ -17,10 +17,8 @@ from weft.step.result.step import CONVENTION, LAUNCH_GAPS, RESIDUAL, Chunk, Part
 from weft.view import looks
 from weft.view.figure import Axis, Color, Figure, timeline_bars
 from weft.view.memory import fitting, holder_table, holders, memory_curve
-from weft.view.pipeline import pipeline_diagram
 from weft.view.plans import AXES, framework_sentence, plan_table, plan_title, shown_devices
 from weft.view.shares import COLORS, COMPUTE, label, loss, meaning, order_parts, seconds, waterfall
-from weft.view.training_run import run_sentences, straggler_sentences
 from weft.view.words import percent
 
 if TYPE_CHECKING:
@@ -79,8 +77,7 @@ class StepReport(SystemReport[Step]):
             _dominates(answer),
             *_bound(answer),
             *_exchanges(answer),
-            *straggler_sentences(answer.late),
-            *run_sentences(answer.run),
+            *_run_sentences(answer),
             *after,
             *answer.needs,
         ]
@@ -123,6 +120,8 @@ class StepReport(SystemReport[Step]):
         shares, *tables = self.tables()
         layer, memory = layer_streams(answer), answer.memory
         stages = tables[-1:] if answer.devices > 1 else []
+        from weft.view.pipeline import pipeline_diagram  # only a page draws it
+
         diagram = [pipeline_diagram(answer.pipeline)] if answer.pipeline.schedule.tasks <= _MOST_DRAWN else []
         curve = memory_curve(answer)
         plan = plan_table(answer.plan, answer.framework.name, len(answer.chunks))
@@ -251,6 +250,15 @@ class InferenceReport(SystemReport["Inference"]):
         return waterfall(
             "Where does the time go?", {self.answer.phase: self.answer.parts}, self.answer.seconds
         ).with_caption("One GPU; exposed communication is what computing waits for.")
+
+
+def _run_sentences(answer: Step) -> list[str]:
+    """Return what a slow part costs, and what a whole run takes, where they were asked for."""
+    if answer.late is None and answer.run is None:
+        return []
+    from weft.view.training_run import run_sentences, straggler_sentences
+
+    return [*straggler_sentences(answer.late), *run_sentences(answer.run)]
 
 
 def ranks(plan: Deployment) -> str:

@@ -299,7 +299,7 @@ def _way(
     if asked is not None and name in RINGS:
         return Algorithm.RING, asked
     if asked is not None:
-        raise InputError(f"an {name} takes its protocol by its size, but protocol is '{protocol}'; leave it out")
+        raise InputError(f"{name} takes its protocol by its size, but protocol is '{protocol}'; leave it out")
     chosen = choose(name, [bytes_], ranks, interconnect(system), floating=dtype in FLOATS)
     way, best = Algorithm(int(chosen[0][0])), Protocol(int(chosen[1][0]))
     reducing = fabric_of(system).reduces

@@ -220,7 +220,7 @@ class Step(Answer):
         >>> import weft
         >>> one = weft.step("llama-3-8b", "64xh100", zero=3, batch=128, sequence=4096, fidelity="estimate")
         >>> round(one.over(weft.TrainingRun(tokens="1T", price="2.5 USD/GPU/h")).run.million_tokens, 2)
-        0.06
+        0.09
         """
         from weft.step.run import outcome
 
