@@ -37,7 +37,7 @@ HEAD = """# Written by docs/errors.py (make validate), from what `weft validate 
 # `serving`: served loads by framework, layers and quantity, model left out. `load_ratio`: half the 80 %
 # interval of ln(measured / predicted) of the ratio of TPOT of two loads by what they differ in, pairs, rows, and of the
 # pairs those that an interval of other models calls, of these right, and inside it. `kernels_alone`: TPOT and TTFT of
-# served loads relative to their kernels, those of a framework or the vendor's; nothing is fitted. `corun`: makespans of
+# served loads relative to the kernels of a framework or of the vendor; nothing is fitted. `corun`: makespans of
 # simulated co-runs. `gain`: speedups of pairs over running them serially.
 """
 INTRODUCTION = """# Accuracy: how far off Weft is today

@@ -116,7 +116,7 @@ def test_the_command_line_hands_over_arguments_and_variables(read, tmp_path):
     assert ran.exit_code == 0, ran.output
     assert json.loads(ran.stdout)["plan"]["tp"] == 2
     stray = CliRunner().invoke(cli, ["step", "llama-3-8b", "--system", "8xh100", "--", "2"])
-    assert "words behind -- and --define are those of a script" in str(stray.exception)
+    assert "words behind -- and --define belong to a script" in str(stray.exception)
 
 
 def test_the_command_that_trains_decides(read):

@@ -158,7 +158,7 @@ def serve(
     load, limits = Load(**fields_in(Load, asked)), Limits(**fields_in(Limits, asked))
     arguments = words_behind()
     if launch is None and (arguments or define):
-        raise InputError("words behind -- and --define are those of a launch; name it, like --launch serve.sh")
+        raise InputError("words behind -- and --define belong to a launch; name it, like --launch serve.sh")
     if launch is not None:
         refuse_given("with --launch, whose layout is served", "plan")
         started = weft.read_server(launch, arguments=arguments, define=define)

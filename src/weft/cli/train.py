@@ -199,7 +199,7 @@ def step(
     check_price(terms.price if terms else None, machine)
     arguments = words_behind()
     if launch is None and (arguments or define):
-        raise InputError("words behind -- and --define are those of a script; name it, like --launch pretrain.sh")
+        raise InputError("words behind -- and --define belong to a script; name it, like --launch pretrain.sh")
     if launch is not None:
         refuse_given("with --launch; change the file", "compare_overlaps")
         changed = against_options(stated)
@@ -225,7 +225,7 @@ _RUN = tuple(describe_fields(TrainingRun))
 
 
 def _without_run(stated: dict[str, Any]) -> tuple[dict[str, Any], TrainingRun | None]:
-    """Return the options without those of the whole run, and the run if they state one."""
+    """Separate the options of a whole run from the others; the run is None if none is stated."""
     usual = describe_fields(TrainingRun)
     given = {name: stated[name] for name in _RUN if name in stated and stated[name] != usual[name].value}
     rest = {name: value for name, value in stated.items() if name not in _RUN}
