@@ -21,9 +21,9 @@ def main() -> None:
         command()
     except KeyboardInterrupt:
         interrupt.end()
-    except SystemExit:
-        if interrupt.reported.is_set():
-            interrupt.end()
+    except BaseException:
+        if interrupt.has_come():
+            interrupt.end()  # Python and libraries turn an interrupt into other errors in some places
         raise
     finally:
         gc.freeze()  # the end of the process frees what is left; a search for garbage in it takes a tenth of a second

@@ -145,6 +145,33 @@ def test_a_signal_ends_a_command_while_it_loads(after_s, number, ends, word):
     assert told.count(f"weft: {word}; nothing was left half-written") == 1
 
 
+TURNED = """
+import signal
+from weft.__main__ import main
+from weft.cli import main as cli
+
+def command():
+    try:
+        signal.raise_signal(signal.{name})
+    except KeyboardInterrupt:
+        raise RuntimeError("Error calling __set_name__ on a property")  # as Python does while it makes a class
+
+signal.signal(signal.{name}, {handler})
+cli.main = command
+main()
+"""
+"""A command in which an interrupt turns into another error."""
+
+
+@pytest.mark.parametrize(("number", "ends", "word"), ENDS)
+def test_a_signal_that_turns_into_another_error_still_ends_in_a_sentence(number, ends, word):
+    handler = "signal.default_int_handler" if number is signal.SIGINT else "signal.SIG_DFL"  # as at a terminal
+    code = TURNED.format(name=number.name, handler=handler)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, check=False, env=environment(), capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (ends, f"weft: {word}; nothing was left half-written\n")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("after_s", [1.0, 2.0, 3.5, 5.0])
 @pytest.mark.parametrize("arguments", [SMALL, ["study", "t3", "--no-cache", "--models", "t-nlg"]])

@@ -282,7 +282,7 @@ def tried(one: Try) -> Found | None:
     except SilentError as error:
         return Found("silent", one.kind, one.text, str(error)[:2000])
     except AssertionError as error:
-        return Found("status", one.kind, one.text, str(error)[:2000])
+        return Found("status", one.kind, one.text, str(error)[-2000:])
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException:  # noqa: BLE001 - every other error is what is looked for

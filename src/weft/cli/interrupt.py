@@ -43,6 +43,11 @@ def _ended_by() -> signal.Signals:
     return signal.Signals(_received[0]) if _received else signal.SIGINT
 
 
+def has_come() -> bool:
+    """Tell whether a signal ended the command, or its message was printed."""
+    return bool(_received) or reported.is_set()
+
+
 def arm() -> None:
     """Handle Ctrl-C and SIGTERM for the rest of this process, but for one that is ignored (as in background jobs)."""
     heard = [number for number in SENTENCES if signal.getsignal(number) is not signal.SIG_IGN]
@@ -85,7 +90,7 @@ def _raise_once(number: int, frame: Any) -> NoReturn:
 
 def _report_unraisable(problem: Any) -> None:
     """Suppress Python's report of an interrupt that it could not raise, for instance in a destructor."""
-    if not issubclass(problem.exc_type, KeyboardInterrupt):
+    if not (issubclass(problem.exc_type, KeyboardInterrupt) or has_come()):
         sys.__unraisablehook__(problem)
 
 
