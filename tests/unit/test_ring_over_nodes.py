@@ -1,7 +1,11 @@
+from dataclasses import replace
+
 import pytest
 
 from weft import hardware
 from weft.core.errors import InputError, UnknownNameError
+from weft.estimate import estimate
+from weft.graph import Collective
 from weft.hardware import System
 from weft.overlaps.lower.machine import ring_link, ring_note
 
@@ -24,8 +28,23 @@ def test_through_nodes_the_slower_of_links_and_a_nodes_adapters_paces():
 
 def test_slow_links_pace_where_the_network_is_faster():
     link, own = ring_link(hardware.system("h800", 16)), hardware.gpu("h800").link
-    assert link.bandwidth == own.bandwidth
+    assert link.bandwidth == pytest.approx(own.bandwidth * 8 / 7)
     assert link.kernel_efficiency == own.kernel_efficiency
+
+
+@pytest.mark.parametrize(
+    ("topology", "gpus", "gain"),
+    [("switch", 8, 8 / 7), ("switch", 2, 2), ("mesh", 8, 8 / 7), ("mesh", 4, 1), ("pcie", 8, 1), ("switch", 1, 1)],
+)
+def test_rings_over_nodes_pass_one_link_less_in_each_than_it_has_gpus(topology, gpus, gain):
+    assert hardware.chain_gain(topology, gpus, 8) == pytest.approx(gain)
+
+
+def test_rings_over_whole_nodes_of_a_mesh_move_more_than_rings_inside_one():
+    gather = Collective("all_gather", 2**33, 16)
+    over, inside = (estimate(replace(gather, ranks=n), hardware.system("mi300x", n)) for n in (16, 8))
+    rates = [gather.bytes * (n - 1) / n / float(each.parts["link"]) for n, each in ((16, over), (8, inside))]
+    assert rates[0] / rates[1] == pytest.approx(8 / 7, rel=0.01)
 
 
 def test_a_large_node_needs_no_network():

@@ -30,6 +30,7 @@ from weft.estimate.collective_forms import (
 )
 from weft.estimate.target import BenchmarkProtocol, Target
 from weft.graph import Collective, Driver
+from weft.hardware import chain_gain
 from weft.kernels.library.collectives import (
     FLOATS,
     PAYLOAD,
@@ -104,9 +105,10 @@ def _combine_times(
 
 
 def _inside(protocol: Protocol, group: RankGroup) -> float:
-    """Rate of a ring through one node [bytes/s]."""
-    figure = group.fabric.figure(max(group.per_node, 2))
-    return figure * group.value("simple_efficiency") * PAYLOAD[protocol]
+    """Rate of rings through one node, in a chain of its GPUs each [bytes/s]."""
+    fabric, local = group.fabric, max(group.per_node, 2)
+    gain = chain_gain(fabric.topology, local, fabric.gpus_per_node)
+    return fabric.figure(local) * gain * group.value("simple_efficiency") * PAYLOAD[protocol]
 
 
 def _tree(protocol: Protocol, size: FloatArray, group: RankGroup) -> Parts:

@@ -6,7 +6,7 @@ from weft.hardware.form import form
 from weft.hardware.gpus import DTYPES, Gpu, GpuLink, parse_assignment
 from weft.hardware.resolve import Described, gpu, gpu_names, known_nodes, node_names, system
 from weft.hardware.stragglers import Stragglers, slower, slowest
-from weft.hardware.systems import Cpu, KernelCost, Network, Node, RingKernels, System, Topology
+from weft.hardware.systems import Cpu, KernelCost, Network, Node, RingKernels, System, Topology, chain_gain
 
 __all__ = [
     "DTYPES",
@@ -24,6 +24,7 @@ __all__ = [
     "Stragglers",
     "System",
     "Topology",
+    "chain_gain",
     "form",
     "gpu",
     "gpu_names",

@@ -96,6 +96,18 @@ Cpu = Literal["intel", "amd", "arm"]
 """The vendor of a node's CPUs; "arm" for all of Arm's architecture, such as Grace."""
 
 
+def chain_gain(topology: Topology, gpus: int, whole: int) -> float:
+    """Return how much more rings over several nodes move on the links of `gpus` GPUs of each than rings inside one.
+
+    Each leaves the node at another GPU, so that it passes one link less in a node than it has GPUs there. GPUs of a
+    mesh form as many such chains, each over links of its own, if the node's `whole` GPUs take part: RCCL has those
+    chains in a table. It searches chains of fewer GPUs, and measured ones use no more of the links than rings do: two
+    nodes of 8 x MI300X reach 44 GB/s a link, of 4 x MI300X 39 (ROCm/mori examples/fsdp_sdma/RESULTS.md @3e1448e).
+    """
+    chains = topology == "switch" or (topology == "mesh" and gpus == whole)
+    return gpus / (gpus - 1) if chains and gpus > 1 else 1.0
+
+
 class Network(Part):
     """The network between nodes: each GPU's rate in one direction, and its latency.
 

@@ -18,7 +18,7 @@ from weft.core.units import format_bytes, format_rate, to_fs
 from weft.engine import layout as y
 from weft.engine.program import Hardware, Wiring, below
 from weft.engine.state import Table
-from weft.hardware import Fabric, Gpu, GpuLink, System
+from weft.hardware import Fabric, Gpu, GpuLink, System, chain_gain
 from weft.hardware.fabric import NETWORK_PAYLOAD, full, nodes, switch
 from weft.hardware.systems import Node
 from weft.kernels import running_clock
@@ -324,8 +324,8 @@ def ring_link(system: System, gpu: Gpu | None = None) -> GpuLink:
 
     Collective libraries run as many rings at once as a node has adapters, and each leaves the node at another GPU. Of
     what a GPU sends, one ring's share leaves by its adapter and the rest by its links, in parallel, and the slower of
-    the two limits both: bandwidth = min(links, adapters of a node), each with its own share of payload. A piece passes
-    one adapter per node: latency = the mean over the hops of a node.
+    the two limits both: bandwidth = min(links of its chains, adapters of a node), each with its own share of payload. A
+    piece passes one adapter per node: latency = the mean over the hops of a node.
     """
     gpu = gpu or system.gpu
     link, each = gpu.link, system.gpus_per_node
@@ -336,6 +336,7 @@ def ring_link(system: System, gpu: Gpu | None = None) -> GpuLink:
         return link.model_copy(update={"bandwidth": inside}) if each > 1 else link
     network = system.node.network
     out = each * network.bandwidth
+    inside *= chain_gain(system.node.topology, each, system.node.gpus_per_node)
     bandwidth = min(inside, out)
     values = {
         "bandwidth": bandwidth,
