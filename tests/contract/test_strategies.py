@@ -216,7 +216,7 @@ def test_all_strategies_side_by_side_are_those_that_can_carry_the_collective_out
         (lambda: together(GEMM, "all_reduce", SIZE, GPU, strategy="dma"), InputError, "cannot add; choose"),
         (lambda: together(GEMM, "all_gather", SIZE, GPU, strategy="stream"), UnknownNameError, "'streams'"),
         (lambda: together(GEMM, "all_gather", SIZE, GPU, units=8), InputError, "sets no compute units apart"),
-        (lambda: beside(GEMM, "all_gather", SIZE, GPU, ranks=16), InputError, "a node of 8 GPUs"),
+        (lambda: beside(GEMM, "all_to_all", SIZE, GPU, ranks=16), InputError, "rings over several nodes"),
         (lambda: isolated_collective("all_gather", SIZE, GPU, ranks=1), InputError, "at least 2"),
         (lambda: isolated_gemm(GEMM, GPU, tiling=GemmTiling(slots=9)), InputError, "between 1 and 8 iterations"),
         (lambda: isolated_gemm(GEMM, GPU, tiling=GemmTiling(512, 512)), InputError, "of registers"),

@@ -478,7 +478,7 @@ def test_a_network_that_was_read_from_the_rows_says_so():
         ({"host": "nobody"}, UnknownNameError, "unknown host 'nobody'"),
         ({"driver": "dma"}, InputError, "copy engines cannot reduce"),
         (
-            {"name": "all_gather", "driver": "dma", "ranks": 16},
+            {"name": "all_to_all", "driver": "dma", "ranks": 16},
             InputError,
             "copy engines reach no further than a node",
         ),

@@ -17,7 +17,7 @@ from weft.cli.cases import dimensions, layer_of_experts, routed_graph
 from weft.cli.options import dtype_option, examples, field_options, option, run_options, store_option, together
 from weft.cli.output import Outputs, details_option, file_option, folder_option, pass_outputs
 from weft.cli.progress import simulation_status
-from weft.cli.values import MODEL_NAME, NAMES, OVERLAP, OVERLAPS, RANKS, SHAPE, SPLIT, Value, names, numbers
+from weft.cli.values import COUNT, MODEL_NAME, NAMES, OVERLAP, OVERLAPS, RANKS, SHAPE, SPLIT, Value, names, numbers
 from weft.core.errors import InputError, check_name, join_or
 from weft.core.options import RunOptions
 from weft.core.report import Report
@@ -66,9 +66,9 @@ class _SimulationOptions:
     store: Store | None
     is_traced: bool
 
-    def system(self, gpus: int | None = None) -> System:
-        """Return the system of `gpus` GPUs with the values of --set."""
-        return hardware.system(self.gpu, gpus=gpus).replace(self.changes)
+    def system(self, gpus: int | None = None, nodes: int | None = None) -> System:
+        """Return the system of `gpus` GPUs on `nodes` nodes with the values of --set."""
+        return hardware.system(self.gpu, gpus=gpus, nodes=nodes).replace(self.changes)
 
     def simulate(self, graph: Graph, system: System, overlap: str | OverlapMethod | None = None) -> Timeline:
         """Simulate a graph on a system."""
@@ -84,11 +84,19 @@ class _SimulationOptions:
         """Simulate a graph on a system under several overlaps."""
         return compare_overlaps(graph, system, overlaps, self.options, store=self.store, stragglers=stragglers)
 
-    def with_unchanged(self, answer: Comparison, graph: Graph, gpus: int, overlap: str | OverlapMethod) -> Comparison:
+    def with_unchanged(
+        self,
+        answer: Comparison,
+        graph: Graph,
+        gpus: int,
+        overlap: str | OverlapMethod,
+        nodes: int | None = None,
+    ) -> Comparison:
         """Return the answer with the run of `overlap` on the machine without the values of --set, if there are any."""
         if not self.changes or find_simulated(overlap).name not in answer.timelines or answer.stragglers is not None:
             return answer
-        return replace(answer, unchanged=self.simulate(graph, hardware.system(self.gpu, gpus=gpus), overlap))
+        usual = hardware.system(self.gpu, gpus=gpus, nodes=nodes)
+        return replace(answer, unchanged=self.simulate(graph, usual, overlap))
 
 
 def _simulation(requests: str) -> Callable[[Callable[..., Shown]], Any]:
@@ -415,6 +423,7 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
     required=True,
 )
 @option("--ranks", f"GPUs of the collective.  [default: {_DEFAULT_RANKS}, of a plan its own]", RANKS)
+@option("--nodes", "Nodes that hold them.  [default: as few as hold them]", COUNT)
 @dtype_option("the GEMM and the collective")
 @option(
     "--overlap",
@@ -462,6 +471,7 @@ def corun(
     gemm: tuple[int, int, int],
     corun: tuple[str | Path, Any],
     ranks: int | None,
+    nodes: int | None,
     dtype: str,
     overlap: str | None,
     loops: tuple[int, ...] | None,
@@ -481,7 +491,7 @@ def corun(
         drivers = drivers if overlap != ALL else (Driver.CU,)
     else:
         moved = Collective(what, size, ranks or _DEFAULT_RANKS, dtype)
-    system = run.system(moved.ranks)
+    system = run.system(moved.ranks, nodes)
     strategies = _strategies(overlap or "streams", drivers, system.gpu, **stated)
     work = Gemm(*gemm, moved.dtype), moved
     counts = loops or (1, 1)
@@ -491,7 +501,7 @@ def corun(
         graph = balance_loops(*work, system, strategies[0], run.options, counts[0], run.store, choice)
     answer = run.compare(graph, system, strategies)
     best = next(one for one in strategies if one.name == answer.best)
-    return run.with_unchanged(answer, graph, moved.ranks, best), answer[best.name]
+    return run.with_unchanged(answer, graph, moved.ranks, best, nodes), answer[best.name]
 
 
 def _strategies(

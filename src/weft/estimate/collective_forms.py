@@ -430,19 +430,17 @@ _BY_DMA = ("all_gather", "all_to_all", "broadcast", "send_recv")
 
 
 def time_copies(size: FloatArray, group: RankGroup) -> Parts:
-    """Return a collective by copy engines inside one node, in parts; InputError for one that must reduce.
+    """Return a collective by copy engines, in parts; InputError for one that must reduce.
 
     Every GPU pushes its parts to all peers at once, without compute units; with fewer engines than peers, an engine
     serves several in turn. A host thread hands over the commands of one engine after another, on AMD's machines for all
     GPUs of a node, and waits for every completion: small collectives take several times longer than on compute units
     (AMD-DMA-Latte, arXiv:2511.06605). `weft.kernels.copies` simulates the same scheme in the engine; the two agree
-    within 5 %.
+    within 5 %. Over nodes, adapters bring the shares of GPUs of the same index, which engines push on as they arrive.
     """
     name, fabric, ranks = group.name, group.fabric, group.ranks
     if group.nodes > 1:
-        raise InputError(
-            f"copy engines reach no further than a node of {fabric.gpus_per_node} GPUs; give at most as many ranks"
-        )
+        return _gather_over_nodes(size, group)
     if name not in _BY_DMA:
         raise InputError(
             f"copy engines cannot reduce, so {name} cannot be driven by DMA; take one of "
@@ -462,6 +460,26 @@ def time_copies(size: FloatArray, group: RankGroup) -> Parts:
         "latency": np.full_like(size, turns * dma.setup + dma.drain + dma.sync + engines * dma.signal),
         "link": _transfer(sent / peers, peers, turns, fabric, earlier),
     }
+
+
+def _gather_over_nodes(size: FloatArray, group: RankGroup) -> Parts:
+    """Return an all-gather by adapters between nodes and copy engines inside them (MORI's `HierAllGather`).
+
+    Each GPU's adapter brings one share after the other, and engines push its own and every one that has arrived to the
+    GPUs of its node: they end when all have been pushed, or the last one after it has arrived.
+    """
+    fabric, local, nodes = group.fabric, group.per_node, group.nodes
+    if group.name != "all_gather" or local < 2:
+        raise InputError(
+            f"copy engines reach no further than a node of {fabric.gpus_per_node} GPUs; give at most as many ranks, or "
+            "an all_gather over nodes of at least 2 GPUs, whose shares adapters bring"
+        )
+    inside = time_copies(size, replace(group, ranks=local, nodes=1))
+    arriving = size / group.ranks / (fabric.nic * group.value("network.efficiency"))
+    pushed = inside["link"] / nodes
+    last = (nodes - 1) * arriving + pushed
+    hop = fabric.nic_launch + group.value("network.launch") + fabric.nic_latency + group.value("network.step")
+    return {**inside, "latency": inside["latency"] + hop, "network": np.maximum(last - inside["link"], 0.0)}
 
 
 def _transfer(each: FloatArray, peers: int, turns: int, fabric: Interconnect, earlier: float) -> FloatArray:

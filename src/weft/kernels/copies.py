@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import ClassVar, NamedTuple
 
 from weft.core.errors import InputError
@@ -46,6 +47,10 @@ class DmaGather:
     earlier and wait for a flag. `threads` host threads share the GPUs; by default NVIDIA's have one each, AMD's one for
     all.
 
+    Over `nodes` nodes an all-gather's `ranks` are those of one node, and each GPU pushes as many shares as there are
+    nodes: its own, and those that its adapter brings one after the other, `arriving` [s] each. What adapters read and
+    write in memory is not simulated.
+
     Raises InputError for options that do not go together.
     """
 
@@ -58,6 +63,8 @@ class DmaGather:
     swap: bool = False
     prelaunched: bool = False
     threads: int | None = declare(None, "")
+    nodes: int = declare(1, "")
+    arriving: float = 0.0
     algorithm: ClassVar[str] = "copies"
 
     def __post_init__(self) -> None:
@@ -70,13 +77,22 @@ class DmaGather:
                 raise InputError(f"only an {only} has commands that {option}, not an {self.collective}")
             if taken and self.engines_per_peer > 1:
                 raise InputError(f"with {option} a peer's data is not cut; leave engines_per_peer at 1")
-        if self.share < self.engines_per_peer * ALIGNMENT:
+        if self.nodes > 1 and (self.broadcast or self.engines_per_peer > 1):
             raise InputError(
-                f"{self.share} B for each peer cannot be cut for {self.engines_per_peer} engines; a part has at least "
+                "copies between nodes have a command for each peer and share; leave broadcast and engines_per_peer out"
+            )
+        if self.share < self.parts * ALIGNMENT:
+            raise InputError(
+                f"{self.share} B for each peer cannot be cut for {self.parts} engines; a part has at least "
                 f"{ALIGNMENT} B"
             )
         if self.threads is not None and self.ranks % self.threads:
             raise InputError(f"{self.threads} threads cannot share {self.ranks} GPUs evenly")
+
+    @property
+    def parts(self) -> int:
+        """Pieces into which the data for a peer is cut."""
+        return self.engines_per_peer * self.nodes
 
     @property
     def share(self) -> int:
@@ -93,11 +109,9 @@ class DmaGather:
             )
         if self.swap:
             return self._swaps()
-        return tuple(
-            (CopyPiece(distance, bytes_, part),)
-            for distance in range(1, self.ranks)
-            for part, bytes_ in enumerate(_cut(self.share, self.engines_per_peer))
-        )
+        cut = [*enumerate(_cut(self.share, self.parts))]
+        pieces = [CopyPiece(distance, bytes_, part) for distance in range(1, self.ranks) for part, bytes_ in cut]
+        return tuple((piece,) for piece in (sorted(pieces, key=_part) if self.nodes > 1 else pieces))
 
     def _swaps(self) -> tuple[tuple[CopyPiece, ...], ...]:
         """One exchange per pair of GPUs; opposite GPUs do one half each, so that all GPUs have the same commands."""
@@ -154,11 +168,18 @@ class DmaGather:
         """
         ready = self.ready(gpu)
         copies = tuple(
-            DmaCommand(self._chunks(numbers), to_fs(when), engine)
+            DmaCommand(self._chunks(together), to_fs(when + part * self.arriving), engine)
             for engine, (numbers, when) in enumerate(zip(self.dealt(gpu), ready, strict=True))
+            for part, together in self._arriving_together(numbers)
         )
         completion = to_fs(self.completion(gpu))
         return Kernel(name or self.collective, 0, 0, 0, 0, (), copies=copies, completion_fs=completion)
+
+    def _arriving_together(self, numbers: list[int]) -> list[tuple[int, list[int]]]:
+        """Return an engine's commands by the share that they send, of as many as there are nodes."""
+        if self.nodes == 1:
+            return [(0, numbers)]
+        return [(part, [*own]) for part, own in groupby(numbers, key=lambda number: self.commands[number][0].part)]
 
     def _chunks(self, numbers: list[int]) -> tuple[tuple[str, int], ...]:
         """Return the chunks that the commands of these numbers send, in order."""
@@ -197,6 +218,10 @@ class DmaGather:
         """Return the number of GPUs that one host thread serves."""
         threads = self.threads or (self.ranks if gpu.vendor == "nvidia" else 1)
         return self.ranks // threads
+
+
+def _part(piece: CopyPiece) -> int:
+    return piece.part
 
 
 def _part_name(buffer: str, part: int) -> str:

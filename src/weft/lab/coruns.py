@@ -1,8 +1,9 @@
-"""GEMMs concurrent with an all-reduce on a number of RCCL channels, and alone on fewer compute units, on MI300X.
+"""GEMMs concurrent with a collective, and alone on fewer compute units, on MI300X and MI355X.
 
 The rows do not name what all have in common. Concurrent ones: eight MI300X, and an all-reduce of 512 MiB that is
 launched first (inferred from equal times of rows that say so); the GEMM alone, and each beside the other, are medians
-of loops. On fewer units: one MI300X, a mask of the stream or a grid of a persistent kernel.
+of loops. On fewer units: one MI300X, a mask of the stream or a grid of a persistent kernel. Over nodes: all-gathers by
+RCCL, and by adapters with DMA engines inside the nodes, alone and beside a loop of GEMMs.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from weft import hardware
-from weft.core.errors import join_or
-from weft.graph import Collective, Gemm, Graph, KernelChoice, TiledGemm, concurrent
+from weft.core.errors import InputError, join_or
+from weft.estimate import BenchmarkProtocol, estimate
+from weft.graph import Collective, Driver, Gemm, Graph, KernelChoice, TiledGemm, concurrent
 from weft.kernels.compute_units import units_of_mask
 from weft.kernels.library.interconnect import interconnect
 from weft.lab.checks import Unfit, unfit_rows
@@ -156,3 +159,82 @@ LIMITED = RowKind(
     blamed="cus",
 )
 """A GEMM on fewer compute units, simulated request by request."""
+
+
+class GatherTransport(StrEnum):
+    """How all-gathers over nodes move data: RCCL's rings, or adapters and DMA engines (both names mean the same)."""
+
+    RCCL = "rccl"
+    SDMA = "sdma"
+    SDMA_RDMA = "sdma+rdma"
+
+
+GATHER_ALONE, GATHER_BESIDE = "all-gather alone", "makespan"
+_GATHER_GEMM = Gemm(4096, 4096, 4096, "bf16")
+_LOOPED = "sweep_gemm_overlap"
+"""Rows of this file state neither machine nor GEMM: 2 nodes of 4 MI355X (its pages), and the GEMM of its script
+(ROCm/mori tests/python/ccl/bench_gemm_overlap.py @0660f81), which reads the host's clock around a call of PyTorch."""
+
+
+def _gather_system(row: Mapping[str, Any]) -> hardware.System:
+    name = "mi355x-x8" if _LOOPED in row["source"] else row["system"]
+    return hardware.system(name, gpus=int(row["ranks"]), nodes=int(row["nodes"]))
+
+
+def _check_gather(line: int, row: Mapping[str, Any]) -> None:
+    """Raise Unfit for a transport without a model, a machine that is not stated, and a row without a time alone."""
+    if row["transport"] not in [*GatherTransport]:
+        raise Unfit("transport", row["transport"], f"this has no model; rows may have {join_or([*GatherTransport])}")
+    if not np.isfinite(row["alone_gbps"]) and not np.isfinite(row["alone_ms"]):
+        raise Unfit("alone_ms", "", "the time or rate of the all-gather alone is needed; its GEMM is not stated")
+    try:
+        _gather_system(row)
+    except InputError as error:
+        raise Unfit("system", row["system"], str(error)) from None
+
+
+def _expand_gathers(checked: Measurements) -> Iterator[tuple[str, pd.DataFrame]]:
+    rows = checked.rows
+    moved = rows["size_mb"] * (1 << 20) * rows["ranks"]
+    alone = (rows["alone_ms"] * 1e-3).fillna(moved / (rows["alone_gbps"] * 1e9))
+    yield "corun_nodes", rows.assign(quantity=GATHER_ALONE, measured=alone)
+    both = rows[np.isfinite(rows["gemm_loop_total_ms"])]
+    if len(both):
+        yield "corun_nodes", both.assign(quantity=GATHER_BESIDE, measured=both["gemm_loop_total_ms"] * 1e-3)
+
+
+def _gather(row: Mapping[str, Any], machine: Any) -> tuple[Any, ...]:
+    loops = int(row["gemm_iters"]) if row["quantity"] == GATHER_BESIDE else 0
+    moved = Collective(
+        "all_gather", int(row["size_mb"] * (1 << 20)) * int(row["ranks"]), int(row["ranks"]), row["dtype"]
+    )
+    host = "framework" if _LOOPED in row["source"] and row["transport"] == GatherTransport.RCCL else ""
+    return _gather_system(row), moved, row["transport"], host, loops
+
+
+@lru_cache(maxsize=256)
+def _gather_seconds(on: hardware.System, moved: Collective, transport: str, host: str, gemms: int) -> float:
+    """Return the time of an all-gather alone in closed form, or until it and GEMMs launched before it end [s]."""
+    from weft.simulate import compare
+
+    by_units = transport == GatherTransport.RCCL
+    if not gemms:
+        harness = BenchmarkProtocol(host=host, driver=Driver.CU if by_units else Driver.DMA)
+        return float(estimate(moved, on, harness=harness).seconds)
+    graph = concurrent(_GATHER_GEMM, moved, gemms, 1)
+    return compare(graph, on, [STRATEGIES["streams" if by_units else "dma"]]).corun().makespan
+
+
+GATHERS = RowKind(
+    kind="corun_nodes",
+    query=_gather,
+    call=lambda rows, machine, *cells: _gather_seconds(*cells),
+    checks=lambda checked: [unfit_rows(checked, _check_gather)],
+    expand=_expand_gathers,
+    column="",
+    labels=lambda rows, machine, _: rows[["quantity"]].assign(
+        gpus=(rows["ranks"] / rows["nodes"]).astype("int64"), transport=rows["transport"].str.split("+").str[0]
+    ),
+    blamed="system",
+)
+"""All-gathers over nodes, alone and beside a loop of GEMMs, simulated request by request."""

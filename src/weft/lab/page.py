@@ -47,6 +47,7 @@ TITLES = {
     "overlap": "Overlapped GEMMs and collectives",
     "contention": "GEMM co-running with a collective",
     "corun": "GEMM co-running with an all-reduce, by channels",
+    "corun_nodes": "GEMMs co-running with an all-gather over nodes",
     "compute_units": "GEMMs on fewer compute units",
     "fused": "GEMMs and their collectives, fused and separate",
     "ring": "Collectives, simulated",

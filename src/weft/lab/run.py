@@ -17,7 +17,7 @@ from weft.core.files import data_folder
 from weft.kernels.library.collectives import canonical
 from weft.lab.checks import duplicates, unknown_names
 from weft.lab.collectives import CHANNELS, COLLECTIVES
-from weft.lab.coruns import CORUNS, LIMITED
+from weft.lab.coruns import CORUNS, GATHERS, LIMITED
 from weft.lab.exchanges import EXCHANGES
 from weft.lab.experts import EXPERT_LAYERS, EXPERTS
 from weft.lab.fused import FUSED
@@ -49,7 +49,7 @@ from weft.lab.tuning import TUNING
 ROW_KINDS: Mapping[str, RowKind] = {
     one.kind: one
     for one in (
-        GEMMS, COLLECTIVES, CHANNELS, TUNING, OVERLAP, CONTENTION, CORUNS, LIMITED, FUSED, LAYER, KERNELS,
+        GEMMS, COLLECTIVES, CHANNELS, TUNING, OVERLAP, CONTENTION, CORUNS, GATHERS, LIMITED, FUSED, LAYER, KERNELS,
         OPERATORS_ALONE, RECURRENT, CONVOLUTIONS, EXCHANGES, SERVED_ATTENTION, SERVED_LATENT, SERVED_ALL_REDUCES,
         SERVED_GEMMS, EXPERTS, EXPERT_LAYERS, EXPERT_TRACE, SERVED_SMALL, SERVING, STEPS, DRAM,
     )

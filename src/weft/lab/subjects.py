@@ -45,6 +45,7 @@ _SUMMARY = {
     "overlap": ("system", "collective", "method", "quantity", "seen"),
     "contention": ("quantity",),
     "corun": ("gemm", "quantity"),
+    "corun_nodes": ("quantity", "transport"),
     "compute_units": ("backend",),
     "fused": ("system", "op", "method", "quantity"),
     "ring": ("collective", "ranks"),

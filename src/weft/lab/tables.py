@@ -27,6 +27,7 @@ Kind = Literal[
     "overlap",
     "contention",
     "corun",
+    "corun_nodes",
     "compute_units",
     "fused",
     "layer",

@@ -290,22 +290,16 @@ def _prepare_engine() -> None:
 
 
 def _system(what: Described, graph: Graph) -> System:
-    """Return the system that the graph runs on; independent streams must run in one node if data moves.
+    """Return the system that the graph runs on.
 
-    Raises InputError for more GPUs than a node has, and for a `System` of unlike GPUs with another number of them.
+    Raises InputError for GPUs that cannot be spread evenly, and for a `System` of unlike GPUs with another number of
+    them.
     """
     if not graph.collectives:
         return hardware.system(what)
     if isinstance(what, System) and _is_of_groups(what, graph):
         return what
-    system = hardware.system(what, gpus=graph.ranks)
-    if system.node and system.nodes > 1 and STREAMS.accepts(graph):
-        most = system.node.gpus_per_node
-        raise InputError(
-            f"{graph.ranks} ranks do not fit into a node of {most} GPUs, and streams that share GPUs are "
-            f"simulated within one node; take at most {most} ranks"
-        )
-    return system
+    return hardware.system(what, gpus=graph.ranks)
 
 
 def _is_of_groups(system: System, graph: Graph) -> bool:

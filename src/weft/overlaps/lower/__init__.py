@@ -73,7 +73,22 @@ def lower_apart(graph: Graph, system: System, options: RunOptions) -> Lowered:
     gpus = count_simulated(graph, system, options, uneven=why_uneven(moved.values()))
     resolved = graph.map(partial(_resolve, system=system, options=options, moved=moved))
     plan = lower_independent(resolved, system.gpu, options, moved)
-    return Lowered(resolved, plan, pace_links(system, moved.values()), gpus)
+    return Lowered(resolved, plan, _paced(system, list(moved.values()), gpus), gpus)
+
+
+def _paced(system: System, kernels: list[CollectiveKernel], gpus: int) -> System:
+    """Return the system as kernels see it; InputError where copies over nodes meet what sees their network otherwise.
+
+    Copies over nodes use the links of one node, rings over nodes a link that is the slower of links and adapters.
+    """
+    if system.nodes == 1 or not any(isinstance(kernel, DmaGather) for kernel in kernels):
+        return pace_links(system, kernels)
+    if gpus > 1 or not all(isinstance(kernel, DmaGather) for kernel in kernels):
+        raise InputError(
+            "copies by DMA engines over several nodes are simulated on one GPU, without rings beside them; choose mode "
+            "'mirrored', and leave every collective to DMA engines"
+        )
+    return pace_links(system.with_gpus(system.gpus_per_node, 1), kernels)
 
 
 def _check_iterations(graph: Graph, system: System, moved: dict[str, CollectiveKernel]) -> None:

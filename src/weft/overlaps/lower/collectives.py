@@ -25,6 +25,7 @@ from weft.graph.choice import LibraryAlgorithm
 from weft.graph.execution_plan import ExecutionPlan
 from weft.graph.graph import check_choice
 from weft.hardware import Gpu, System
+from weft.hardware.fabric import NETWORK_PAYLOAD
 from weft.hardware.systems import KernelCost
 from weft.kernels.channels import PAGE, ChannelRing, ChannelTiling
 from weft.kernels.copies import DmaGather
@@ -131,7 +132,7 @@ def collective_kernel(node: Node, system: System) -> CollectiveKernel:
                     "units drive it"
                 )
             _check(op.bytes, op.ranks)
-            return DmaGather(op.name, op.bytes, op.ranks, **vars(choice.kernel))
+            return _copies(op, choice.kernel, system)
         case ExecutionPlanKernel(plan):
             return _plan_kernel(op, plan, choice, system)
         case _:
@@ -139,6 +140,20 @@ def collective_kernel(node: Node, system: System) -> CollectiveKernel:
                 f"the choice of '{node.id}' is a {type(choice.kernel).__name__}, which shares buffers with a GEMM, but "
                 "this collective does not; leave it to the library, or let the GEMM and the collective wait by tile"
             )
+
+
+def _copies(op: Collective, kernel: DmaCopies, system: System) -> DmaGather:
+    """Return the copies of a collective by DMA engines; InputError for one over nodes that is no all-gather."""
+    if system.nodes == 1:
+        return DmaGather(op.name, op.bytes, op.ranks, **vars(kernel))
+    if system.node is None or op.name != "all_gather" or system.gpus_per_node < 2:
+        raise InputError(
+            f"DMA engines reach no further than a node, but the {op.name} runs over {system.nodes} nodes of "
+            f"{system.gpus_per_node} GPUs; choose an all_gather over nodes of at least 2, whose shares adapters bring, "
+            "or let compute units drive it"
+        )
+    arriving = op.bytes / op.ranks / (system.node.network.bandwidth * NETWORK_PAYLOAD)
+    return DmaGather(op.name, op.bytes, system.gpus_per_node, nodes=system.nodes, arriving=arriving, **vars(kernel))
 
 
 def _plan_kernel(op: Collective, plan: ExecutionPlan, choice: KernelChoice, system: System) -> PlanKernel:
@@ -262,6 +277,11 @@ def cu_collective(
     if name not in BY_UNITS:
         raise InputError(f"no kernel on compute units carries out {name}; choose {join_or(BY_UNITS)}")
     _check(bytes_, ranks)
+    if system.nodes > 1 and name not in RINGS:
+        raise InputError(
+            f"the engine runs rings over several nodes, but no {name}; take the ranks of one node, or choose "
+            f"{join_or(RINGS)}"
+        )
     fabric = interconnect(system)
     check_channels(channels, fabric)
     way, best = _way(name, bytes_, ranks, system, dtype, protocol, algorithm)
@@ -300,7 +320,7 @@ def _way(
         return Algorithm.RING, asked
     if asked is not None:
         raise InputError(f"{name} takes its protocol by its size, but protocol is '{protocol}'; leave it out")
-    chosen = choose(name, [bytes_], ranks, interconnect(system), floating=dtype in FLOATS)
+    chosen = choose(name, [bytes_], ranks, interconnect(system), nodes=system.nodes, floating=dtype in FLOATS)
     way, best = Algorithm(int(chosen[0][0])), Protocol(int(chosen[1][0]))
     reducing = fabric_of(system).reduces
     return Algorithm.RING if way is Algorithm.NVLS and not reducing else way, best
@@ -436,7 +456,7 @@ def library_ring(
     fabric = interconnect(system)
     check_channels(channels, fabric)
     chosen = (
-        Protocol(int(best_ring(CollectiveCall(name, ranks, fabric), bytes_)))
+        Protocol(int(best_ring(CollectiveCall(name, ranks, fabric, system.nodes), bytes_)))
         if protocol is None
         else protocol_of(protocol)
     )
@@ -445,10 +465,11 @@ def library_ring(
     # the four wavefronts' own, to 0.3 %, and half the events.
     doubled = fabric.gpu.vendor == "amd" and chosen is Protocol.SIMPLE
     changes: dict[str, Any] = {"slots": 2, "copying": 2 * cost.in_flight} if doubled else {}
-    workgroups = int(own_channels(bytes_, ranks, fabric, chosen, channels))
+    local = ranks // system.nodes
+    workgroups = int(own_channels(bytes_, ranks, fabric, chosen, channels or fabric.workgroups(local)))
     if cost.acknowledge and fabric.topology == "mesh":
         for key, wait in (("acknowledge", cost.acknowledge), ("acknowledge_busy", _busy(fabric.gpu, cost))):
-            changes[key] = wait + _wait_for_link(fabric, cost, wait, workgroups, ranks)
+            changes[key] = wait + _wait_for_link(fabric, cost, wait, workgroups, local)
     tiling = _tiling(fabric, chosen, cost, workgroups, **changes)
     return ChannelRing(name, bytes_, ranks, tiling, element_bytes=1 if dtype == "int8" else 2)
 
