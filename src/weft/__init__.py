@@ -104,6 +104,7 @@ if TYPE_CHECKING:
     from weft.torch.traces import read_execution_trace as read_execution_trace
     from weft.torch.traces import read_graph as read_graph
     from weft.torch.traces import read_trace as read_trace
+    from weft.torch.traces import read_traces as read_traces
 
     gpus, systems, overlaps = gpu_names, node_names, overlap_names
 

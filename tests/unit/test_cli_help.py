@@ -76,6 +76,9 @@ def folder(tmp_path, monkeypatch):
     recorded = Recorded()
     recorded.gemm(0)
     recorded.write(tmp_path / "trace.json.gz")
+    (tmp_path / "profiles" / "iteration_10").mkdir(parents=True)
+    for rank in range(2):
+        recorded.write(tmp_path / "profiles" / "iteration_10" / f"rank{rank}_trace.json")
     monkeypatch.chdir(tmp_path)
 
 

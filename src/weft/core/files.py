@@ -6,6 +6,7 @@ compressed file holds, or at a timeout for a silent pipe. JSON, TOML and CSV are
 
 from __future__ import annotations
 
+import codecs
 import csv
 import errno
 import gzip
@@ -348,14 +349,15 @@ def read_json(path: str | os.PathLike[str], what: str, again: str) -> dict[str, 
 
 
 class Rows:
-    """The rows of CSV text, cells as they stand; `line` is the line of the last one.
+    """The rows of CSV text, or of its lines, cells as they stand; `line` is the line of the last one.
 
     Raises ConfigError, with the line, for what is no CSV.
     """
 
-    def __init__(self, text: str, path: str | os.PathLike[str], spaces: bool = False) -> None:
+    def __init__(self, text: str | Iterable[str], path: str | os.PathLike[str], spaces: bool = False) -> None:
         self._path = str(path)
-        self._reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=spaces)
+        lines = io.StringIO(text, newline="") if isinstance(text, str) else text
+        self._reader = csv.reader(lines, skipinitialspace=spaces)
 
     @property
     def line(self) -> int:
@@ -523,13 +525,13 @@ class Unpacked:
             self._raw.close()
             raise InputError(f"'{path}' is a folder, a pipe or a device; save its content to a file and give that")
         try:
-            packed = self._raw.read(2) == GZIP
+            self.packed = self._raw.read(2) == GZIP
             self._raw.seek(0)
         except OSError as error:
             self._raw.close()
             raise _unreadable(path, error) from None
-        self._file = gzip.GzipFile(fileobj=self._raw) if packed else self._raw
-        self._most = max(UNPACKS_FREELY, UNPACKS * found.st_size) if packed else sys.maxsize
+        self._file = gzip.GzipFile(fileobj=self._raw) if self.packed else self._raw
+        self._most = max(UNPACKS_FREELY, UNPACKS * found.st_size) if self.packed else sys.maxsize
         self._count = 0
 
     def __enter__(self) -> Self:
@@ -552,6 +554,18 @@ class Unpacked:
                 self.path,
             )
         return data
+
+
+def unpacked_lines(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Yield the lines of a text of any size, with their ends. Raises InputError and ConfigError as `Unpacked`."""
+    decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
+    rest = ""
+    with Unpacked(path) as file:
+        while data := file.read(1 << 20):
+            *lines, rest = (rest + decode(data)).splitlines(keepends=True) or [""]
+            yield from lines
+    if rest:
+        yield rest
 
 
 def beginning(path: str | os.PathLike[str]) -> bytes:

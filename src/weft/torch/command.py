@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -9,12 +10,16 @@ import click
 import weft
 from weft.cli.options import examples, option
 from weft.cli.output import Outputs, file_option, pass_outputs, shows
+from weft.cli.progress import progress_bar
+from weft.cli.values import Value
 from weft.core.answer import Answer
+from weft.core.errors import InputError, show_value
 from weft.core.files import write_json
 from weft.core.units import format_bytes
 
 _CAPTURE = "weft capture my_module:make_model --input tokens=1x4096:int64 --optimizer AdamW --out model.graph.jsonl.gz"
 _COMPARE = "weft import trace.json.gz --compare h100-sxm --out out/trace"
+_RANKS = "weft import profiles/iteration_10 --out out/ranks"
 _GRAPH = "weft import trace.json.gz --graph step.graph.jsonl.gz"
 _EXPORT = "weft export llama.graph.jsonl.gz --chakra out/chakra --ranks 8 --system h100-sxm"
 
@@ -54,7 +59,22 @@ def capture(
         click.echo(f"note: {graph.labels['assumed']}")
 
 
-@click.command("import", epilog=examples(_COMPARE, _GRAPH))
+_MOST_RANKS = 1 << 20
+
+
+def _rank_numbers(words: str) -> frozenset[int]:
+    """Return the numbers of a list such as "0,1,8-15"."""
+    found: set[int] = set()
+    for word in words.split(","):
+        first, dash, last = word.strip().partition("-")
+        ends = [int(end) for end in (first, last if dash else first) if end.isdecimal() and len(end) < 8]
+        if len(ends) < 2 or not ends[0] <= ends[1] < _MOST_RANKS:
+            raise InputError(f"--ranks has {show_value(word)}; give numbers and ranges from 0, such as 0,1,8-15")
+        found.update(range(ends[0], ends[1] + 1))
+    return frozenset(found)
+
+
+@click.command("import", epilog=examples(_COMPARE, _RANKS, _GRAPH))
 @click.argument("trace", type=click.Path(path_type=Path))
 @option("--compare", "Time the operators on this GPU or system, too.", metavar="SYSTEM")
 @option(
@@ -63,17 +83,32 @@ def capture(
     click.Path(path_type=Path),
     metavar="FILE",
 )
+@option(
+    "--ranks", "Read these ranks of a folder, such as 0,1,8.  [default: all of the run]", Value("LIST", _rank_numbers)
+)
 @shows(
     "trace.json",
-    csv="Write the operators as CSV.",
+    csv="Write the operators, or the ranks, as CSV.",
     out="Write report.html with the pictures, and trace.json, to this folder.",
 )
-def import_(trace: Path, compare: str | None, graph: Path | None) -> Answer:
-    """Read TRACE, which PyTorch's profiler exported: where the time went, and where it need not have gone.
+def import_(trace: Path, compare: str | None, graph: Path | None, ranks: tuple[int, ...] | None) -> Answer:
+    """Read TRACE, what a profiler recorded: where the time went, and where it need not have gone.
 
-    Record it with record_shapes=True, so that kernels are known by what they compute. Files of any size are read.
+    TRACE is a file of torch.profiler (record_shapes=True names what kernels compute), of Nsight Systems (nsys export
+    --type sqlite) or of rocprofv3 (kernel_trace.csv or JSON), or a folder with a file for each rank: then also how much
+    communication each rank exposes, and which rank the others wait for. Files of any size are read.
     """
-    found = weft.read_trace(trace)
+    from weft.torch.traces import Trace
+
+    with progress_bar("import") as progress:
+        timed = None if compare is None else partial(weft.compare_trace, on=weft.system(compare))
+        found = weft.read_traces(trace, ranks, timed, progress)
+    if not isinstance(found, Trace):
+        if graph is not None:
+            raise InputError(
+                f"'{trace}' holds {len(found.ranks)} ranks, and --graph writes one; name the file of a rank"
+            )
+        return found
     if graph is not None:
         weft.write_graph(found.graph, graph)
     return found if compare is None else weft.compare_trace(found, compare)

@@ -7,11 +7,13 @@ from weft.core.errors import ConfigError
 from weft.graph import Graph
 from weft.graph.kinds import file_kind
 from weft.torch.traces.chakra import ExecutionTrace, read_execution_trace
-from weft.torch.traces.kineto import read_trace
+from weft.torch.traces.distributed import DistributedTrace, RankTime, read_trace, read_traces
 from weft.torch.traces.trace import Trace, TraceCoverage, WorkGroup
 
 __all__ = [
+    "DistributedTrace",
     "ExecutionTrace",
+    "RankTime",
     "Trace",
     "TraceCoverage",
     "WorkGroup",
@@ -19,6 +21,7 @@ __all__ = [
     "read_execution_trace",
     "read_graph",
     "read_trace",
+    "read_traces",
 ]
 
 

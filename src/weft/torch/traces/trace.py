@@ -116,6 +116,13 @@ class Trace(Answer):
         """Time in which at least one piece of work moves data between GPUs [s]."""
         return self._covered(self.communicates)
 
+    @cached_property
+    def computes(self) -> NDArray[np.bool_]:
+        """Whether each piece of work computes: it neither communicates nor copies from or to the host."""
+        host = np.array([bool(_HOST_COPIES.search(name)) for name in self.names], dtype=bool)[self.name]
+        computes: NDArray[np.bool_] = ~self.communicates & ~host
+        return computes
+
     @property
     def exposed(self) -> float:
         """Communication during which the GPU computes nothing [s].
@@ -123,17 +130,11 @@ class Trace(Answer):
         By the intervals of the pieces of work on all streams, not by sums of their times. Copies from and to the host
         are no compute.
         """
-        host = np.array([bool(_HOST_COPIES.search(name)) for name in self.names], dtype=bool)[self.name]
-        computes = ~self.communicates & ~host
-        return self._covered(self.communicates | computes) - self._covered(computes)
+        return self._covered(self.communicates | self.computes) - self._covered(self.computes)
 
     def _covered(self, counted: NDArray[np.bool_]) -> float:
         """Return the length of the union of some pieces of work [s]."""
-        if not counted.any():
-            return 0.0
-        start, end = self.start[counted], (self.start + self.seconds)[counted]
-        before = np.concatenate([[-np.inf], np.maximum.accumulate(end)[:-1]])
-        return float(np.maximum(end - np.maximum(start, before), 0.0).sum())
+        return covered(self.start[counted], (self.start + self.seconds)[counted])
 
     def op(self, piece: int) -> Op | None:
         """Return the operator of a piece of work; None if it is not known."""
@@ -236,3 +237,11 @@ class Trace(Answer):
                 for name, op, *totals in self.groups
             ],
         }
+
+
+def covered(start: Floats, end: Floats) -> float:
+    """Return the length of the union of intervals [s], which are in the order of their starts."""
+    if not len(start):
+        return 0.0
+    before = np.concatenate([[-np.inf], np.maximum.accumulate(end)[:-1]])
+    return float(np.maximum(end - np.maximum(start, before), 0.0).sum())
