@@ -107,4 +107,4 @@ def test_an_interval_is_wider_for_scans_as_none_is_measured():
     wide = with_scans(known, 0.2)
     assert wide.low == pytest.approx(0.9 * (1 - 0.2 * (1 - SCANS[0])))
     assert wide.high == pytest.approx(1.2 * (1 + 0.2 * (SCANS[1] - 1)))
-    assert "20% of the time, none of which is measured" in wide.why
+    assert "20% of the time, no kernel of which is measured" in wide.why

@@ -15,12 +15,14 @@ from weft.core.errors import InputError, UnknownNameError
 from weft.estimate.step_errors import FAR, MeasuredClass, Spread, classes, located, step_error
 from weft.models.parallel.complete import complete, nearest
 from weft.models.parallel.plan import TrainingPlan
+from weft.step.result.step import plan_traits
 from weft.view.memory import fitting, memory_curve
 from weft.view.step import communication_table, layer_streams
 from weft.view.step_trace import kernels, step_trace, write_step_trace
 from weft.view.trace import trace_data
 
 HTA_COMMUNICATION = re.compile(r"^nccl.*(AllReduce|AllGather|ReduceScatter|SendRecv|AllToAll)")
+HIDDEN = "50 to 60 % of a step beside data-parallel communication"
 NOT_COMPUTING = ("exposed", "bubble", "imbalance", "launch gaps", "calibration residual")
 
 
@@ -118,6 +120,18 @@ def test_scales_and_formats_within_the_measured_ones_leave_the_interval_as_it_is
     for gpus in (1, 8, 8192):
         for precision in ("bf16", "fp8-delayed", "fp8-tensorwise"):
             assert step_error(weft.gpu("h100-sxm"), "megatron-bridge", False, gpus, precision) == known
+
+
+def test_an_interval_is_wider_where_more_communication_is_hidden_than_in_any_measured_step():
+    """FSDP of TP ranks on eight nodes moves weights for as long as it computes; measured steps lose most of that."""
+    much, little = (
+        weft.step("llama-3-70b", "64xh100", tp=tp, zero=3, batch=64, micro_batch=1, recompute="full", sequence=8192)
+        for tp in (8, 1)
+    )
+    share = much.hidden["dp"] / much.seconds
+    assert plan_traits(much.plan, much.model, share) == [*plan_traits(much.plan, much.model), HIDDEN]
+    assert HIDDEN in much.error.why
+    assert "wider as" not in little.error.why
 
 
 def test_a_plan_found_has_the_interval_of_its_step():

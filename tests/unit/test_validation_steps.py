@@ -33,6 +33,16 @@ def reasons(done):
     return " ".join(done.complaints())
 
 
+def test_a_row_that_names_a_released_model_without_dimensions_is_the_catalogues_with_its_recipe(tmp_path):
+    unstated = dict.fromkeys(("layers", "hidden", "ffn", "heads", "kv_heads", "vocab"), "")
+    run = {"model": "Nemotron_3_Nano", "framework": "Megatron-Bridge 26.06", "gpu": "GB300", "precision": "MXFP8"}
+    sizes = {"tp": "1", "ep": "8", "dp": "8", "seq_len": "8192", "gbs_seq": "512", "recompute": ""}
+    found = case(tmp_path, **unstated, **run, **sizes)
+    assert found.model == weft.load_model("nemotron-3-nano-30b-a3b")
+    assert (found.framework.dispatcher, found.plan.ep) == ("hybridep", 8)
+    assert "mamba" in found.framework.graphs
+
+
 def test_a_row_names_a_model_of_the_catalogue_a_plan_and_a_machine(tmp_path):
     found = case(tmp_path)
     assert (found.model.hidden, found.model.layers, found.model.vocabulary) == (6144, 48, 51200)
@@ -204,7 +214,7 @@ def test_rows_with_a_fitted_clock_are_also_predicted_without_it(tmp_path):
     ("changes", "reason"),
     [
         ({"task": "lora"}, "adapters on frozen weights have no model"),
-        ({"model": "Nemotron_3_Nano", "layers": ""}, "no operators of this model"),
+        ({"model": "Nemotron_3_Ultra", "layers": ""}, "no operators of this model"),
         ({"gbs_seq": ""}, "gbs_seq '': this is needed to predict a step"),
         ({"framework": "Paddle"}, "the defaults of this framework are not known"),
         ({"step_time_s": ""}, "neither the time of a step nor its memory"),

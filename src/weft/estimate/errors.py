@@ -267,7 +267,7 @@ def with_scans(error: Error, share: float) -> Error:
         return error
     low, high = (end * (1 + share * (factor - 1)) for end, factor in zip((error.low, error.high), SCANS, strict=True))
     why = (
-        f"{interval_text(low, high)}: wider for scans of linear layers, {share:.0%} of the time, none of which is "
+        f"{interval_text(low, high)}: wider for scans of linear layers, {share:.0%} of the time, no kernel of which is "
         f"measured ({SCANS[0]:g} to {SCANS[1]:g} times is assumed); without them {error.why}"
     )
     return Error(low, high, why)

@@ -71,7 +71,11 @@ def _predicted(subject: Subject) -> dict[str, list[Any]]:
     """Return the parts [s] of each predicted step, by the call that predicts it, and the traits of its plan."""
     gpu = hardware.gpu(subject.machine)
     steps = [predict_step(read_run(row, gpu)) for row in subject.rows.to_dict("records")]
-    return {"parts": [one.parts for one in steps], "traits": [plan_traits(one.plan, one.model) for one in steps]}
+    hidden = [step.hidden.get("dp", 0.0) / step.seconds for step in steps]
+    return {
+        "parts": [step.parts for step in steps],
+        "traits": [plan_traits(step.plan, step.model, share) for step, share in zip(steps, hidden, strict=True)],
+    }
 
 
 def step_classes(by: Mapping[Any, Sequence[Predicted]]) -> dict[str, Any]:

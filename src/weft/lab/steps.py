@@ -91,7 +91,7 @@ def _step(rows: Columns, machine: RowMachine, compared: str, quantity: str, ran:
 def _labels(rows: pd.DataFrame, machine: RowMachine, queries: Sequence[Any]) -> dict[str, Any]:
     named = rows["dispatcher"] != "" if "dispatcher" in rows else pd.Series(False, rows.index)
     ran = [of for _, _, of in queries]
-    layers = ["mixture" if of.model.experts else "dense" for of in ran]
+    layers = ["hybrid" if of.model.linear else "mixture" if of.model.experts else "dense" for of in ran]
     return {
         "gpu": machine.gpu.name,
         "framework": [of.framework.name for of in ran],
@@ -247,6 +247,8 @@ _GRAPHS = {
     "": (),
     "router": ("moe_router", "moe_preprocess"),
     "attention": ("attn", "moe_router", "moe_preprocess"),
+    "mamba": ("attn", "mamba", "moe_router", "moe_preprocess"),
+    "mixers": ("attn", "mamba"),
     "step": ("full_iteration",),
 }
 """Modules that CUDA graphs hold, by the `graphs` of a recipe."""
@@ -256,7 +258,7 @@ def _published_recipe(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return what the published recipe of a mixture on a GPU sets, in the release that ran a row; nothing if there is
     none.
     """
-    if not (row.get("dispatcher") or _whole(row, "experts", 0)):
+    if not (row.get("dispatcher") or _whole(row, "experts", 0) or row["model"] in _known_recipes()["released"]):
         return {}
     software, recipes = row["framework"], _known_recipes()["recipes"]
     release = software.removeprefix("Megatron-Bridge ")
@@ -280,7 +282,9 @@ def _dispatcher(text: str) -> str:
 
 
 def _model(row: Mapping[str, Any]) -> Transformer:
-    """The model of the catalogue that a row names, or its family's, with the dimensions that the row states."""
+    """Return the model of the catalogue that a row names, or of its family with the dimensions that the row states."""
+    if row["model"] in _known_recipes()["released"] and not row["layers"]:
+        return load_model(_known_recipes()["released"][row["model"]])
     name = _longest("models", row["model"])
     own = next((known for known in model_names() if _plain(known) == _plain(row["model"])), name)
     if own is None or not (row["layers"].isdigit() or (row.get("dispatcher") and own != name)):

@@ -317,8 +317,10 @@ class Step(Answer):
     @property
     def error(self) -> Error:
         """The 80 % interval of measured steps like this one, relative to the prediction, and what it rests on."""
-        share = self.parts.get("scan", 0.0) / self.seconds
-        return plan_error(self.model, self.system, self.plan, self.framework, share)
+        scans, hidden = (
+            seconds / self.seconds for seconds in (self.parts.get("scan", 0.0), self.hidden.get("dp", 0.0))
+        )
+        return plan_error(self.model, self.system, self.plan, self.framework, scans, hidden)
 
     @property
     def interval_s(self) -> tuple[float, float]:
@@ -336,26 +338,42 @@ class Step(Answer):
 
 
 def plan_error(
-    model: Transformer, system: System, plan: TrainingPlan, framework: Framework, scans: float | None = None
+    model: Transformer,
+    system: System,
+    plan: TrainingPlan,
+    framework: Framework,
+    scans: float | None = None,
+    hidden: float = 0.0,
 ) -> Error:
-    """Return the 80 % interval of the steps of a plan; `scans` is their share of scans, if known."""
-    precision, *traits = plan_traits(plan, model)
+    """Return the 80 % interval of the steps of a plan.
+
+    `scans` is their share of scans, if known, and `hidden` that of data-parallel communication during computing.
+    """
+    precision, *traits = plan_traits(plan, model, hidden)
     known = step_error(system.gpu, framework.name, bool(model.experts), plan.gpus, precision, traits)
     return with_scans(known, (PLANNED_SCANS if model.linear else 0.0) if scans is None else scans)
 
 
-def plan_traits(plan: TrainingPlan, model: Transformer) -> list[str]:
+def plan_traits(plan: TrainingPlan, model: Transformer, hidden: float = 0.0) -> list[str]:
     """Return what measured steps either have or not: number format, then axes, schedule, sharding and offload.
 
-    Methods of overlap are none of it: a step with one is compared with the step without.
+    `hidden` is the share of the step with data-parallel communication during computing: most of it is lost in measured
+    steps, so that a share far above theirs is a trait, too. Methods of overlap are none of it: a step with one is
+    compared with the step without.
     """
     axes = {"TP": plan.tp, "CP": plan.cp, "PP": plan.pp, "EP": plan.ep if model.experts else 1}
     kinds = [name for name, degree in axes.items() if degree > 1]
     kinds += [f"the schedule {schedule_name(plan.schedule).kind}"] * (plan.pp > 1)
     kinds += [f"ZeRO {plan.zero}"] * bool(plan.zero) + ["hybrid sharding"] * (plan.shard is not None)
     kinds += [f"offloaded {plan.offload}"] * (plan.offload != "none")
+    if hidden >= _MUCH_HIDDEN:
+        tenth = int(hidden * 10)
+        kinds.append(f"{tenth}0 to {tenth + 1}0 % of a step beside data-parallel communication")
     return [plan.precision or plan.dtype, *kinds]
 
+
+_MUCH_HIDDEN = 0.2
+"""Share of a step from which hidden data-parallel communication decides its time, and counts in tenths."""
 
 _APART = ("dp", "dtype", "precision", "dispatcher", "expert_load", "overlap")
 """Fields of plans that steps are compared by apart from the others, or that follow from them."""
