@@ -69,8 +69,7 @@ def _figures(checked: Measurements) -> Iterator[tuple[str, pd.DataFrame]]:
     timed, held = (checked.rows[np.isfinite(checked.rows[name])] for name in ("step_time_s", "peak_mem_gb"))
     for kind in ("step", UNFITTED):
         yield kind, timed.assign(compared=kind, measured=timed["step_time_s"])
-    unit = np.where(held["mem_kind"].str.contains("GiB"), 2.0**30, 1e9)
-    yield "memory", held.assign(compared="memory", measured=held["peak_mem_gb"] * unit)
+    yield "memory", held.assign(compared="memory", measured=held["peak_mem_gb"] * 1e9)
 
 
 def _step(rows: Columns, machine: RowMachine, compared: str, quantity: str, ran: Trained) -> float:
@@ -216,6 +215,8 @@ def _framework(row: Mapping[str, Any]) -> Framework:
         used = replace(used, style=replace(used.style, dropout=True))
     if row["overlap_or_schedule"] == "eager":  # not compiled
         used = replace(used, style=replace(used.style, fused=False))
+    if row["framework"].startswith("torchtitan 2024"):  # train.py @9dec370 does not compile its loss
+        used = replace(used, style=replace(used.style, loss="eager_cross_entropy"))
     return replace(used, keeps_weights=used.keeps_weights or (used.zero == _FSDP and row["zero_stage"] < _FSDP))
 
 
