@@ -23,6 +23,8 @@ _HEAD = 128
 class Transformer(Sourced):
     """A Transformer's dimensions: `layers` layers of hidden size `hidden` (H) on sequences of `sequence_length` tokens.
 
+    Models that were trained further on longer sequences, after pre-training, serve `max_position_embeddings` tokens.
+
     Attention has `heads` heads of `head` elements (without `heads`, of 128; without `head`, they span H together), and
     `kv_heads` heads of keys and values that serve all of them. `qk_norm` normalises each head of queries and keys.
     Latent attention (MLA) has the ranks `query_rank` and `kv_rank`, `rotary_head` elements of each query and key beside
@@ -67,6 +69,7 @@ class Transformer(Sourced):
     hidden: Count
     layers: Count
     sequence_length: Count
+    max_position_embeddings: CountOrNone = 0
     batch: Count = 1
     heads: Count | None = None
     kv_heads: Count | None = None
@@ -126,6 +129,11 @@ class Transformer(Sourced):
     def tokens(self) -> int:
         """Tokens per step: sequence length x batch."""
         return self.sequence_length * self.batch
+
+    @property
+    def context_limit(self) -> int:
+        """Most tokens of a sequence that a server reads."""
+        return self.max_position_embeddings or self.sequence_length
 
     @property
     def attention_heads(self) -> int:

@@ -169,7 +169,7 @@ class Ready:
         server, asked = self.server, self.asked
         forward, how = server.forward, server.how
         counted = steady_window(answered, asked.clients).iterations(iterations)
-        limit = self.plan.max_model_len or forward.model.sequence_length
+        limit = self.plan.max_model_len or forward.model.context_limit
         return Serving(
             model=forward.model,
             system=forward.system,
@@ -256,7 +256,7 @@ def ready(
                 "shared_prefix"
             )
         shared, asked = with_prefix(drawn, load.shared_prefix, how.block)
-    _check_lengths(asked.asked, model, plan.max_model_len or model.sequence_length, forward, how)
+    _check_lengths(asked.asked, model, plan.max_model_len or model.context_limit, forward, how)
     server = Server(times, how, policy, plan.router, count, plan.prefill_replicas, shared)
     return Ready(
         server=server,

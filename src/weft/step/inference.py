@@ -90,9 +90,9 @@ def _answer(runs: Forward, phase: Phase, length: int, groups: list[Group]) -> In
         notes.append(f"Weights of layers are {quantized_format(runs.format).about}, converted on their way.")
     notes += [runs.served_format.note] * bool(runs.served_format.note)
     notes += [f"The step also reads the first {one.new:,} tokens of a prompt, which are in its time." for one in others]
-    if length > runs.model.sequence_length:
+    if length > runs.model.context_limit:
         notes.append(
-            f"{length:,} tokens are more than the {runs.model.sequence_length:,} that {runs.model.title} reads: "
+            f"{length:,} tokens are more than the {runs.model.context_limit:,} that {runs.model.title} reads: "
             "times are those of a model like it that reads more."
         )
     if runs.plan.pp > 1:
