@@ -665,7 +665,9 @@ def test_numbers_and_kernels_follow_the_settings(read):
     assert titan(read, more='[optimizer]\nimplementation = "foreach"\n').settings == {"fused_optimizer": False}
     assert titan(read, more="[activation_checkpoint]\nearly_stop = false\n").settings == {"stops_early": False}
     partly = titan(read, more='[compile]\nenable = true\ncomponents = ["loss"]\n')
-    assert partly.style == {"fused": False, "eager": True}
+    assert partly.style == {"fused": False, "eager": True, "loss": "compiled_cross_entropy"}
+    eager = titan(read, more="[compile]\nenable = false\n")
+    assert eager.style == {"fused": False, "eager": True, "loss": "eager_cross_entropy"}
 
 
 # -- YAML

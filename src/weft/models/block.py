@@ -52,7 +52,9 @@ class FusionStyle:
     wide: bool = False
     apart: bool = False
     copied: bool = False
-    loss: Literal["cross_entropy", "eager_cross_entropy", "fused_cross_entropy"] = "cross_entropy"
+    loss: Literal["cross_entropy", "eager_cross_entropy", "compiled_cross_entropy", "fused_cross_entropy"] = (
+        "cross_entropy"
+    )
     beside: bool = False
     joined: bool = False
     dispatched: str = ""

@@ -236,3 +236,9 @@ def _operators_of(model: Transformer, names: tuple[str, ...]) -> tuple[str, ...]
     kinds, tokens = dict.fromkeys(model.layer_kinds), Tokens(1, 8, source=8 if model.encoder_layers else 0)
     known = {piece.name for kind in kinds for piece in layer(model, kind, tokens, FusionStyle(), "bf16")}
     return tuple(name for name in names if name in known)
+
+
+def compiled_style(compiled: bool) -> dict[str, Any]:
+    """Return how PyTorch runs the operators of layers and the loss, compiled or one by one."""
+    loss = "compiled_cross_entropy" if compiled else "eager_cross_entropy"
+    return {"fused": compiled, "eager": not compiled, "loss": loss}

@@ -13,14 +13,14 @@ from typing import Any
 from weft.core.errors import ConfigError
 from weft.models.parallel.plan import TrainingPlan
 from weft.plan.documents import flat_settings, given_words, parse_json, read_beside
-from weft.plan.launched import Launched, combine, find_model
+from weft.plan.launched import Launched, combine, compiled_style, find_model
 from weft.plan.read_deepspeed import read_deepspeed
 from weft.plan.read_megatron import read_overrides
 from weft.plan.reading import ArgumentReader, known_arguments
 from weft.plan.script import Arguments
 
-_EAGER = {"flash": True, "dropout": False, "fused": False, "eager": True, "loss": "eager_cross_entropy"}
-"""How the models of transformers write their operators: PyTorch's, one by one, with its fused attention."""
+_KERNELS = {"flash": True, "dropout": False}
+"""Attention of the models of transformers: PyTorch's fused kernel."""
 _OF_DEEPSPEED = "deepspeed-zero3"
 _FORMAT = "The launch states no number format; bf16 is taken, the trainer by itself computes in fp32 (--dtype fp32)."
 _VARIANTS = {
@@ -65,10 +65,8 @@ def read_trainer(given: Arguments, file: str, launching: Collection[str] = ()) -
     sharding = found.get("sharding", "deepspeed" if "deepspeed" in found else "")
     if fields.get("zero", 3) < 2 or "zero" not in fields:
         fields.pop("shard", None)
-    style = dict(_EAGER)
+    style = _KERNELS | compiled_style(bool(found.get("compiled")))
     style |= {name.removeprefix("style."): value for name, value in found.items() if name.startswith("style.")}
-    if found.get("compiled"):
-        style |= {"fused": True, "eager": False}
     account = read.account("huggingface")
     parallel = {name: words for name, words in given.items() if read.name(name) in account["not_understood"]}
     usual = {**table.defaults[variant], **({"zero": 0} if sharding in ("", "ddp") else {})}

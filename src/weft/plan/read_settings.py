@@ -16,7 +16,7 @@ from weft.core.errors import InputError
 from weft.models import Transformer
 from weft.models.parallel.plan import TrainingPlan
 from weft.plan.documents import flat_settings, given_words, parse_json, parse_toml, parse_yaml, resolve_references
-from weft.plan.launched import Launched, find_model
+from weft.plan.launched import Launched, compiled_style, find_model
 from weft.plan.read_deepspeed import read_deepspeed
 from weft.plan.read_huggingface import is_huggingface, read_huggingface
 from weft.plan.read_megatron import read_overrides
@@ -142,10 +142,8 @@ def _hyperpod(flat: Mapping[str, Any], file: str) -> Launched:
     gpus = found["nodes"] * found["devices"] if "nodes" in found and "devices" in found else None
     model, trains = find_model(found.get("model", ""), file)
     style = {name.removeprefix("style."): value for name, value in found.items() if name.startswith("style.")}
-    if found.get("compiled"):
-        style |= {"fused": True, "eager": False}
     return Launched(
-        "hyperpod", "torchtitan", fields, model, style={"fused": False, "eager": True, **style}, gpus=gpus,
+        "hyperpod", "torchtitan", fields, model, style=compiled_style(bool(found.get("compiled"))) | style, gpus=gpus,
         local_batch=None if "batch" in fields else fields.get("micro_batch"), trains=trains,
         **read.account("hyperpod", True),
     )  # fmt: skip

@@ -195,8 +195,9 @@ def _settings(read: ArgumentReader) -> tuple[dict[str, Any], dict[str, Any]]:
     if parts and (strange := [part for part in parts if part not in ("model", "loss")]):
         raise read.wrong("compile.components", " ".join(strange), "some of model, loss")
     if compiled is not None:  # without, PyTorch runs every operator by itself
-        fused = compiled and (not parts or "model" in parts)
+        fused, loss = (compiled and (not parts or part in parts) for part in ("model", "loss"))
         style |= {"fused": fused, "eager": not fused}
+        style["loss"] = "compiled_cross_entropy" if loss else "eager_cross_entropy"
     if (early := read.switch("activation_checkpoint.early_stop", "stops_early")) is not None:
         settings["stops_early"] = early
     update = read.text("optimizer.implementation", known=("for-loop", "foreach", "fused"))

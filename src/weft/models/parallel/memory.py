@@ -12,7 +12,7 @@ from weft.models.block import PREDICTION, LayerOp
 from weft.models.parallel.deployment import Deployment
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.plan import TrainingPlan
-from weft.models.parallel.recompute import OperatorSaves, check_recomputed, list_saves, saved_bytes
+from weft.models.parallel.recompute import OperatorSaves, check_recomputed, list_saves, own_bytes, saved_bytes
 
 
 @dataclass(frozen=True)
@@ -33,19 +33,22 @@ class SavedActivations:
         return sum(self.saved.values())
 
 
-def save_activations(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: TrainingPlan) -> SavedActivations:
+def save_activations(
+    pieces: Sequence[LayerOp], ops: Sequence[Op], plan: TrainingPlan, compiled: bool = False
+) -> SavedActivations:
     """Return the activations of a part: `ops` are a rank's shares of its pieces.
 
     An operator keeps the inputs that its gradients need (arXiv:2205.05198, section 4). With sequence parallelism the
     input of a GEMM that is cut by columns is kept as the rank's part of the tokens, and gathered again. Selective
-    recomputation drops the scores of unfused attention, that by operators all but attention and the outputs of every
-    second GEMM, full recomputation all but the input of the part, and that of named operators their outputs.
+    recomputation drops the scores of unfused attention, that by operators all but the outputs of attention, of every
+    second GEMM and of exchanges of tokens (`compiled` layers keep of these what the backward pass reads), full
+    recomputation all but the input of the part, and that of named operators their outputs.
     """
     whole = {piece.name: _saved_size(piece, op, plan) for piece, op in zip(pieces, ops, strict=True)}
     if plan.loss_chunks > 1 and _is_end(pieces):
         return _in_chunks(pieces, ops, whole, plan.loss_chunks)
     widest = max((_outputs(op) for op in ops), default=0)
-    gradients = max((_gradients(op) for op in ops), default=0)
+    gradients = max((_gradients(op) + _parallel_loss(op, plan) for op in ops), default=0)
     if plan.recompute == "none" or _is_end(pieces):
         return SavedActivations(whole, widest, gradients)
     if isinstance(plan.recompute, tuple):
@@ -56,9 +59,7 @@ def save_activations(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: Trainin
     if plan.recompute == "full":
         return SavedActivations({"input": entry}, widest, sum(whole.values()) + gradients)
     if plan.recompute == "operators":
-        stays = {id(op) for op in remaining(pieces, ops, plan)}
-        named = zip(pieces, ops, strict=True)
-        lean = {piece.name: _stays(op, whole[piece.name]) for piece, op in named if id(op) in stays} | {"input": entry}
+        lean = _listed_outputs(pieces, ops, plan.ep > 1, compiled) | {"input": entry}
         return SavedActivations(lean, widest, max(sum(whole.values()) - sum(lean.values()), 0) + gradients)
     lean = {piece.name: _lean(op, whole[piece.name]) for piece, op in zip(pieces, ops, strict=True)}
     again = sum(whole.values()) - sum(lean.values())
@@ -106,16 +107,70 @@ def remaining(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: TrainingPlan) 
     if plan.recompute == "full":
         return []
     if plan.recompute == "operators":
-        second = [op for op in ops if isinstance(op, Gemm)][::2]
-        return [*(op for op in ops if isinstance(op, Attention)), *second]
+        second = [op for piece, op in zip(pieces, ops, strict=True) if _is_counted(piece, op)][::2]
+        exchanged = [op for piece, op in zip(pieces, ops, strict=True) if piece.cut in _EXCHANGES and plan.ep > 1]
+        return [*(op for op in ops if isinstance(op, Attention)), *second, *exchanged]
     if plan.recompute == "selective":
         return [op for op in ops if not isinstance(op, Attention) or op.fused]
     return list(ops)
 
 
-def _stays(op: Op, whole: int) -> int:
-    """Return what an operator that is not recomputed leaves: attention its inputs too, a GEMM its output."""
-    return whole if isinstance(op, Attention) else _outputs(op)
+_EXCHANGES = ("dispatch", "combine")
+
+
+def _is_counted(piece: LayerOp, op: Op) -> bool:
+    """Return whether torchtitan counts a GEMM of a layer: not that of a router, nor grouped ones."""
+    return isinstance(op, Gemm) and piece.role is not Role.ROUTER
+
+
+def _listed_outputs(pieces: Sequence[LayerOp], ops: Sequence[Op], exchanges: bool, compiled: bool) -> dict[str, int]:
+    """Return the bytes that selective checkpointing by operators keeps, by operator.
+
+    torchtitan/distributed/activation_checkpoint.py @b5bcd76: outputs of attention, of exchanges of tokens, and of every
+    second torch.mm, of which queries, keys and values have one each, as have the two halves of a gated MLP; grouped
+    GEMMs are not on PyTorch's list (torch/_functorch/partitioners.py, compute_intensive_ops). A GEMM whose output only
+    joins the residual stream is kept by the dispatcher of eager PyTorch; the compiler's partition drops it.
+    """
+    kept: dict[str, int] = {}
+    counted = 0
+    last = max((place for place, one in enumerate(zip(pieces, ops, strict=True)) if _is_counted(*one)), default=-1)
+    for place, (piece, op) in enumerate(zip(pieces, ops, strict=True)):
+        if isinstance(op, Attention):
+            kept[piece.name] = _outputs(op) + own_bytes(op, _kept_size(op))
+        elif exchanges and piece.cut in _EXCHANGES:
+            kept[piece.name] = _outputs(op)
+        elif _is_counted(piece, op):
+            parts = _products(pieces, ops, place)
+            sizes = parts[counted % 2 :: 2]
+            counted += len(parts)
+            if sizes and not (compiled and place == last):
+                kept[piece.name] = sum(sizes)
+    return kept
+
+
+def _products(pieces: Sequence[LayerOp], ops: Sequence[Op], place: int) -> list[int]:
+    """Return the outputs [bytes] of the products that PyTorch's modules run one by one for the GEMM at `place`."""
+    gemm, size = ops[place], _outputs(ops[place])
+    if pieces[place].role is Role.QKV:
+        attention = next((op for op in ops[place:] if isinstance(op, Attention)), None)
+        if attention is not None:
+            keys, values = (tensor.bytes for tensor in attention.reads[1:3])
+            return [size - keys - values, keys, values]
+    if pieces[place].role is Role.MLP_UP and isinstance(gemm, Gemm):
+        down = next((op for op in ops[place + 1 :] if isinstance(op, Gemm)), None)
+        if down is not None and down.k < gemm.n:  # a gate and what it multiplies
+            return [size - size // 2, size // 2]
+    return [size]
+
+
+def _parallel_loss(op: Op, plan: TrainingPlan) -> int:
+    """Return what PyTorch's eager loss over classes on `tp` ranks needs beside that of one rank [bytes].
+
+    torch/distributed/tensor/parallel/loss.py: zeros but for targets, exponentials, their sum and its product with the
+    loss's gradient are tensors of their own, one more than of the loss of one rank.
+    """
+    eager = isinstance(op, Streaming) and op.name == "eager_cross_entropy"
+    return _bytes(op.saved) if eager and plan.tp > 1 else 0
 
 
 def _is_end(pieces: Sequence[LayerOp]) -> bool:
@@ -212,10 +267,15 @@ def casting_ranks(plan: Deployment, framework: Framework) -> int:
 def gathered_bytes(largest: int, count: int, plan: TrainingPlan, framework: Framework) -> int:
     """Return bytes of whole parts under ZeRO-3: two gathered at once, and the gradient of one before it is scattered.
 
-    Stages of a pipeline keep the weights and the gradients of all their parts. Weights count 16 bits, an upper bound
-    where a recipe gathers them in 8.
+    Stages of a pipeline keep the weights and the gradients of all their parts beside the buffers in which one part is
+    gathered and reduced. With no more micro-batches than stages, the backward passes of a chunk end, and its gradients
+    are scattered, before those of the chunk before it begin. Weights count 16 bits, an upper bound where a recipe
+    gathers them in 8.
     """
     if not plan.shards_weights or (plan.shard or plan.dp * plan.cp) == 1:
         return 0
     weights, gradients = DTYPE_BYTES[plan.dtype], DTYPE_BYTES[framework.gradients]
-    return largest * (2 * weights + gradients) if plan.gathers_each_pass else count * (weights + gradients)
+    if plan.gathers_each_pass:
+        return largest * (2 * weights + gradients)
+    at_once = -(-count // plan.chunks) if plan.micro_batches <= plan.pp else count
+    return count * weights + at_once * gradients + largest * (weights + gradients)

@@ -86,7 +86,7 @@ def part(
     write = partial(getattr, like) if like else partial(_pass, name, mine, plan, framework)
     list_again = partial(_again, mine, plan, framework)
     again = partial(_recompute_graph, name, list_again, plan, framework)
-    remembered = save_activations(pieces, [local(op, plan) for _, op in mine], plan)
+    remembered = save_activations(pieces, [local(op, plan) for _, op in mine], plan, framework.style.fused)
     owned = sum(_rank_parameters(piece, plan) for piece in pieces)
     experts = sum(_rank_parameters(piece, plan) for piece in pieces if piece.cut.startswith("expert"))
     narrow = (

@@ -48,7 +48,7 @@ def list_saves(
     found: list[OperatorSaves] = []
     _check_chain(pieces)
     for piece, op, size, reads in zip(pieces, ops, whole, sources(pieces), strict=True):
-        own = _own(op, size)
+        own = own_bytes(op, size)
         left, kept = size - own, []
         for source in reads:
             most = left if source == INPUT or source == reads[-1] else min(left, found[source].output)
@@ -58,7 +58,7 @@ def list_saves(
     return found
 
 
-def _own(op: Op, size: int) -> int:
+def own_bytes(op: Op, size: int) -> int:
     """Return the bytes that an operator keeps of what it makes itself, not of its inputs."""
     if isinstance(op, Attention | Scan):
         return max(size - sum(tensor.bytes for tensor in op.reads), 0)
