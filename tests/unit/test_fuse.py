@@ -61,6 +61,20 @@ def test_a_gemm_of_one_wave_hides_nothing_where_its_tiles_are_sent():
     assert found.option("mori").seconds == pytest.approx(found.gemm_s + pushed + costs()["mori.packet"])
 
 
+def test_tiles_that_tma_stores_reach_their_owners_at_the_links_rate_a_wave_behind_the_gemm():
+    found = advise("gemm_rs", (4096, 4096, 4096), "b300", framework=False)
+    link = found.system.gpu.link
+    stores = 7 / 8 * 4096 * 4096 * 2 / (link.bandwidth * link.kernel_efficiency)
+    waves = pair_of(dependent("gemm_rs", share_of("gemm_rs", found.gemm, 8), 8), found.system).waves
+    assert found.option("tma").seconds == pytest.approx(costs()["tma.start"] + found.gemm_s / waves + stores, rel=1e-3)
+    assert found.option("tma").seconds < found.option("flux").seconds
+
+
+@pytest.mark.parametrize("on", ["a100-sxm-80gb", "h100-sxm", "mi355x"])
+def test_without_tma_over_nvlink_no_tiles_are_stored_by_it(on):
+    assert "bulk copies by TMA" in advise("gemm_rs", (4096, 4096, 4096), on).left_out["tma"]
+
+
 @pytest.mark.parametrize("form", ["ag_gemm", "gemm_rs", "gemm_ar", "gemm_ag", "gemm_a2a"])
 @pytest.mark.parametrize("on", ["h100-sxm", "mi355x"])
 @pytest.mark.parametrize("rows", [1024, 8192])
@@ -78,6 +92,7 @@ def test_no_way_takes_less_than_the_longer_part_as_that_way_carries_it_out(form,
         "dma": 7 * pair.copy,
         "dma-partition": 7 * pair.copy,
         "in-network": 0.0,
+        "tma": 0.8 * found.collective_s,  # stores need no buffer of a ring, and no launch
     }
     for one in found.options[1:]:
         moved = min(found.collective_s, fastest.get(one.method.removesuffix("-split"), found.collective_s))

@@ -39,7 +39,8 @@ TIME, GIVEN = "time", "time, GEMM as measured"
 _SEPARATE = "separate"
 _OWN = "gemm-only"
 _ASYNC = ("async tp", "symm_mem")
-_FUSED = ("mkernel", "thunderkittens", "triton")
+_TMA = ("mkernel", "thunderkittens", "cute")
+_FUSED = (*_TMA, "triton")
 
 
 class Way(NamedTuple):
@@ -50,8 +51,8 @@ class Way(NamedTuple):
     one_thread: bool = False
 
 
-def way_of(mode: str, chunks: float) -> Way | None:
-    """Return how a row of a mode runs both; None for a way without a model.
+def way_of(mode: str, op: str, chunks: float = np.nan) -> Way | None:
+    """Return how a row of a mode runs the two of an operation; None for a way without a model.
 
     Unmodelled are pushes and pulls by compute units on their own, and gathers of narrower data.
     """
@@ -71,6 +72,8 @@ def way_of(mode: str, chunks: float) -> Way | None:
     lower = name.lower()
     if any(word in lower for word in _ASYNC):
         return Way("async-tp")
+    if op == "gemm_rs" and any(word in lower for word in _TMA):
+        return Way("tma")
     return Way("flux") if any(word in lower for word in _FUSED) else None
 
 
@@ -80,7 +83,7 @@ def _check(line: int, row: Mapping[str, Any]) -> None:
         raise Unfit("op", str(row["op"]), f"this is no GEMM with a collective; rows may have {join_or([*FORMS])}")
     if not np.isfinite(row["ranks"]):
         raise Unfit("ranks", "", "the number of GPUs is needed to predict this row")
-    if way_of(row["mode"], row["chunks"]) is None:
+    if way_of(row["mode"], row["op"], row["chunks"]) is None:
         raise Unfit("mode", str(row["mode"]), "Weft has no model of this way to run both")
     if not np.isfinite(row["total_us"]):
         raise Unfit("total_us", "", "the time of both is needed")
@@ -136,7 +139,7 @@ def _seconds(
 ) -> float:  # fmt: skip
     """Return the time of a row's pair by `advise_fuse` [s]."""
     form, count = FORMS[op], int(ranks)
-    way = Way(SEQUENTIAL) if mode == _SEPARATE else cast(Way, way_of(mode, chunks))
+    way = Way(SEQUENTIAL) if mode == _SEPARATE else cast(Way, way_of(mode, op, chunks))
     gemm = Gemm(*_whole(form, int(m), int(n), int(k), count, shape), dtype.rstrip("?"))
     method = OVERLAPS[way.method]
     if isinstance(method, Mori):
@@ -198,7 +201,10 @@ FUSED = RowKind(
     expand=_expanded,
     column="",
     labels=lambda rows, machine, _: rows[["system", "op", "quantity"]].assign(
-        method=[_SEPARATE if mode == _SEPARATE else cast(Way, way_of(mode, np.nan)).method for mode in rows["mode"]]
+        method=[
+            _SEPARATE if mode == _SEPARATE else cast(Way, way_of(mode, op)).method
+            for mode, op in zip(rows["mode"], rows["op"], strict=True)
+        ]
     ),
     blamed="mode",
 )

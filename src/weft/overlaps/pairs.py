@@ -30,7 +30,7 @@ class PairTimes:
     lets the switch add, `waves` in how many waves the GEMM's tiles run, `gathers` that the
     collective is an all-reduce, whose sums are gathered. `framework` says that a framework calls both,
     so that its costs count. `simulated` is the time of both joined by the engine, `switched` that of the all-reduce by
-    switches that add, `pushed` that of the collective by copy engines that kernels start; NaN if unknown.
+    switches that add, `pushed` that of the collective by copy engines or TMA that kernels start; NaN if unknown.
     """
 
     gemm: Any

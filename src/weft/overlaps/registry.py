@@ -20,6 +20,7 @@ _HOMES = {
     "async_tp:AsyncTP": "async-tp",
     "in_network:InNetwork": "in-network",
     "mori:MORI_METHODS": "mori mori-split",
+    "tma:TmaScatter": "tma",
     "t3:T3_METHODS": "t3 t3-mca t3-critical t3-direct t3-direct-dma t3-nvls t3-two-level t3-split-k",
     "t3_all_gather:T3AllGather": "t3-all-gather",
     "remote_loads:RemoteLoading": "remote-loads",

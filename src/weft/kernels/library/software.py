@@ -31,6 +31,7 @@ RULES: Mapping[str, Quantity | None] = {
     "async-tp.copy_share": _SHARE,
     "async-tp.barrier": _TIME,
     "mori.packet": _TIME,
+    "tma.start": _TIME,
 }
 """Every value of `software.toml` by path; times in seconds, the rate in bytes/s, the share a ratio."""
 _EXECUTOR_RULES: Mapping[str, Quantity | None] = {
