@@ -155,6 +155,11 @@ plan_options = together(
     metavar="RATE|TIME",
 )
 @option(
+    "--improve",
+    "Also say which three changes of the plan, one at a time, would gain most and fit, in closed form.",
+    is_flag=True,
+)
+@option(
     "--straggler",
     "One slow part, and how much of its delay reaches the step: gpu:5% (a clock 5 % lower), node:network=0.5 (half the "
     "rate of a node's network), nic (one adapter at half its rate).",
@@ -210,11 +215,14 @@ def step(
     if model is None:
         raise InputError("name a model, like llama-3-8b, or the file that starts the run: --launch pretrain.sh")
     if (graph := graph_in(model)) is not None:
-        refuse_given("with a captured graph, which is timed as it is", *stated, *_RUN, "compare_overlaps", "straggler")
+        refuse_given(
+            "with a captured graph, which is timed as it is", *stated, *_RUN, "compare_overlaps", "straggler", "improve"
+        )
         return weft.step(graph, machine, options=options)
     if compare_overlaps:
-        refuse_given("with --compare-overlaps, which times in closed form", "fidelity", "measured", "straggler", *_RUN)
-        for closed in ("fidelity", "measured", "straggler"):
+        asked = ("fidelity", "measured", "straggler", "improve")
+        refuse_given("with --compare-overlaps, which times in closed form", *asked, *_RUN)
+        for closed in asked:
             stated.pop(closed, None)
         return weft.step_overlaps(model, machine, options=options, **stated)
     answer = weft.step(model, machine, options=options, **stated)

@@ -70,6 +70,7 @@ class Launched(Record):
         fidelity: Fidelity = "windows",
         measured: str | None = None,
         straggler: str | None = None,
+        improve: bool = False,
         instead: Mapping[str, Any] = MappingProxyType({}),
         **stated: Any,
     ) -> Step:
@@ -102,7 +103,7 @@ class Launched(Record):
             plan["recompute"] = _operators_of(found, plan["recompute"]) or "none"
         answer = step(
             found, machine, framework=used, options=options, fidelity=fidelity, measured=measured, straggler=straggler,
-            **plan,
+            improve=improve, **plan,
         )  # fmt: skip
         return replace(answer, notes=(*self._reading_notes(found), *answer.notes))
 

@@ -80,11 +80,16 @@ def judge_step(step: Step, measured: Measured, options: RunOptions = SUSTAINED) 
     words = {name: f"exposed {axis} communication" if axis else name for name, axis in axes.items()}
     where = ", ".join(f"{words[name]} {format_time(part, 3)}" for name, part in ranked)
     look = [f"Where time may be lost: {where}; a trace of the step shows it (weft import TRACE)."] * bool(where)
+    return suggest_changes(replace(step, needs=(*step.needs, said, *look)), options)
+
+
+def suggest_changes(step: Step, options: RunOptions = SUSTAINED) -> Step:
+    """Return the step with a sentence on the three changes of the plan that would gain most, and that fit."""
     gains = list(_gains(step, options))
-    better = ["Of single changes none that fits is faster."]
+    better = "Of single changes none that fits is faster."
     if gains:
-        better = [f"What would gain most, one change at a time: {'; '.join(gains)}."]
-    return replace(step, needs=(*step.needs, said, *look, *better))
+        better = f"What would gain most, one change at a time: {'; '.join(gains)}."
+    return replace(step, needs=(*step.needs, better))
 
 
 def _gains(step: Step, options: RunOptions) -> Iterator[str]:

@@ -43,7 +43,8 @@ def step(model: Graph, on: Described, *, options: RunOptions = SUSTAINED) -> Gra
 def step(
     model: Transformer | str | Path, on: Described, plan: TrainingPlan | None = None, *,
     framework: Framework | str | None = None, options: RunOptions = SUSTAINED, fidelity: Fidelity = "windows",
-    measured: str | None = None, straggler: str | None = None, compare: bool = True, **stated: Any,
+    measured: str | None = None, straggler: str | None = None, improve: bool = False, compare: bool = True,
+    **stated: Any,
 ) -> Step: ...  # fmt: skip
 
 
@@ -57,6 +58,7 @@ def step(
     fidelity: Fidelity = "windows",
     measured: str | None = None,
     straggler: str | None = None,
+    improve: bool = False,
     compare: bool = True,
     **stated: Any,
 ) -> Step | GraphStep:
@@ -67,17 +69,18 @@ def step(
     on a rank with its collectives. Without a `framework`, it is Megatron Core, or torchtitan where weights are sharded
     (zero=3); `fidelity` as in `weft.step.train`. With a `measured` time, "9.3 s", or throughput of each GPU,
     "1400 tokens/s" or "412 TFLOP/s", the answer says whether that is to be expected, where time may be lost, and which
-    three changes of the plan would gain most. With a `straggler`, "gpu:5%" (a clock 5 % lower), "node:network=0.5"
-    (half the rate of a node's network) or "nic" (one adapter at half its rate), it says how much of that part's delay
-    reaches the step. Unless `compare` is False, which is faster where many steps are timed,
-    the answer also names stated options without effect, and, without a `framework`, what today's others take. Raises
-    UnknownNameError for unknown names, InputError for a plan that does not fit, with the nearest one that does.
+    three changes of the plan would gain most; `improve` asks for these changes alone. With a `straggler`, "gpu:5%" (a
+    clock 5 % lower), "node:network=0.5" (half the rate of a node's network) or "nic" (one adapter at half its rate), it
+    says how much of that part's delay reaches the step. Unless `compare` is False, which is faster where many steps are
+    timed, the answer also names stated options without effect, and, without a `framework`, what today's others take.
+    Raises UnknownNameError for unknown names, InputError for a plan that does not fit, with the nearest one that does.
 
     >>> step("gpt-3", "64xa100", tp=8, pp=8, batch=64, fidelity="estimate").plan.micro_batches
     64
     """
     if isinstance(model, Graph):
-        if plan is not None or framework is not None or measured is not None or straggler is not None or stated:
+        asked = (plan, framework, measured, straggler, improve or None)
+        if stated or any(one is not None for one in asked):
             raise InputError("a graph is timed as it is, without a plan or a framework; leave them out")
         return graph_step(model, on, options)
     seen = None if measured is None else _measured(measured)
@@ -101,7 +104,11 @@ def step(
     if seen is not None:
         from weft.step.measured import judge_step
 
-        answer = judge_step(answer, seen, options)
+        return judge_step(answer, seen, options)
+    if improve:
+        from weft.step.measured import suggest_changes
+
+        return suggest_changes(answer, options)
     return answer
 
 
