@@ -19,6 +19,7 @@ OWNED = {
     "papers": ("sample study", ["papers", "sample"]),
     "rewrite": ("rewrite", ["rewrite"]),
     "torch": ("capture import export", ["capture", "read_trace", "write_chakra"]),
+    "ui": ("ui", []),
 }
 NEEDED_BY = {"rewrite": ["memo"], "torch": ["pytorch-on-simulator"]}
 """Studies that an extension's absence takes along."""

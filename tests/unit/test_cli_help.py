@@ -38,6 +38,7 @@ LONG = {
     "calibrate": [],
     "schedule": ["check"],
     "measure": [],
+    "ui": [],
 }
 """Commands of which only these run within a second."""
 

@@ -18,7 +18,7 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 SOURCES = TESTS.parent / "src" / "weft"
-EXTENSIONS = ("lab", "papers", "rewrite", "torch")
+EXTENSIONS = ("lab", "papers", "rewrite", "torch", "ui")
 STARTED = TESTS / "without"
 """The folder of `sitecustomize.py`."""
 
@@ -30,6 +30,7 @@ NEEDS: dict[str, dict[str, str]] = {
     "papers": {**_EVERY},
     "rewrite": {**_EVERY},
     "torch": {**_EVERY},
+    "ui": {**_EVERY},
 }
 """Tests by extension, file or "file::test", with the reason why they need it."""
 

@@ -56,28 +56,22 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     try:
         status = weft.main(arguments, prog_name="weft", standalone_mode=False)
         sys.stdout.flush()
-    except UnknownNameError as error:
-        _leave(f"{error}{_LISTS.get(error.kind, '') if error.is_cut else ''}", _EXIT_BAD_INPUT)
-    except WeftError as error:
-        _leave(str(error), _EXIT_BAD_INPUT)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()  # a group without a command: show its help, exit with the status of bad input
         sys.exit(error.exit_code)
-    except click.UsageError as error:
-        _leave(_usage_sentence(error), error.exit_code)
     except click.ClickException as error:
-        _leave(error.format_message(), error.exit_code)
+        _leave(sentence_of(error), error.exit_code)
+    except WeftError as error:
+        _leave(sentence_of(error), _EXIT_BAD_INPUT)
     except (click.Abort, KeyboardInterrupt):
         interrupt.reported.set()
         _leave(interrupt.sentence(), interrupt.exit_status())
     except BrokenPipeError:
         _drop(sys.stdout)  # the reader, such as `head`, has closed the pipe
         sys.exit(_EXIT_BROKEN_PIPE)
-    except OSError as error:
+    except (OSError, MemoryError) as error:
         _drop(sys.stdout)
-        _leave(_system_sentence(error), _EXIT_BAD_INPUT)
-    except MemoryError:
-        _leave("the memory of this computer does not suffice; give smaller sizes, or fewer at once", _EXIT_BAD_INPUT)
+        _leave(sentence_of(error), _EXIT_BAD_INPUT)
     finally:
         interrupt.disarm()
         _settle(sys.stdout)
@@ -85,6 +79,21 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         _leave(f"cannot write to standard output: it is closed; {_ELSEWHERE}", _EXIT_BAD_INPUT)
     # With standalone_mode=False click returns the exit status of --help and --version.
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def sentence_of(error: WeftError | click.ClickException | OSError | MemoryError) -> str:
+    """Return the sentence with which the command line ends on an error that is not a defect of Weft."""
+    if isinstance(error, UnknownNameError):
+        return f"{error}{_LISTS.get(error.kind, '') if error.is_cut else ''}"
+    if isinstance(error, click.UsageError):
+        return _usage_sentence(error)
+    if isinstance(error, click.ClickException):
+        return error.format_message()
+    if isinstance(error, OSError):
+        return _system_sentence(error)
+    if isinstance(error, MemoryError):
+        return "the memory of this computer does not suffice; give smaller sizes, or fewer at once"
+    return str(error)
 
 
 _ELSEWHERE = "send it elsewhere, or write files by --json or --out"

@@ -1,7 +1,8 @@
 """Packages that add to Weft and that nothing imports: what each registers, found by entry points.
 
 An extension is an object `Extension` that its distribution names in the entry-point group "weft.extensions". Weft's
-own are `weft.papers`, `weft.lab`, `weft.torch` and `weft.rewrite`; without one of them, everything else works.
+own are `weft.papers`, `weft.lab`, `weft.torch`, `weft.rewrite` and `weft.ui`; without one of them, everything else
+works.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,14 +30,23 @@ def write_report(report: Report[Any], out_dir: str | Path) -> Path:
 
 def report_page(report: Report[Any]) -> str:
     """Return the page of a report: title, conclusions, sections, notes, and the values of its machine."""
-    lead = _typeset(report.lead())
-    more = [said for said in map(_typeset, report.sentences()) if said not in lead]
-    # A note of several lines is a file, which the page shows among its sections.
-    gpu, notes = report.gpu(), [sentence(_typeset(note)) for note in report.notes() if "\n" not in note]
-    sure = [Section("Notes and expected errors", [notes])] if notes else []
+    lead, more = conclusions(report)
+    gpu = report.gpu()
     machine = [machine_section(gpu)] if gpu is not None else []
-    parts = [more, *report.sections(), *sure, *report.appendix(), *machine]
-    return page_text(report.title(), lead, parts, report.explained)
+    return page_text(report.title(), lead, [more, *_below(report), *report.appendix(), *machine], report.explained)
+
+
+def conclusions(report: Report[Any]) -> tuple[str, list[str]]:
+    """Return the first line of a report's page, and the conclusions that follow it."""
+    lead = _typeset(report.lead())
+    return lead, [said for said in map(_typeset, report.sentences()) if said not in lead]
+
+
+def _below(report: Report[Any]) -> list[Part]:
+    """Return what follows the conclusions of a report: sections, and notes."""
+    # A note of several lines is a file, which the page shows among its sections.
+    notes = [sentence(_typeset(note)) for note in report.notes() if "\n" not in note]
+    return [*report.sections(), *([Section("Notes and expected errors", [notes])] if notes else [])]
 
 
 def _typeset(words: str) -> str:
@@ -49,18 +59,11 @@ def page_text(title: str, told: str, parts: Sequence[Part], explained: str = "")
 
     `told` is the summary sentence. `explained` names the entries of `explained.toml` at the end of the page.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-
-    environment = Environment(
-        loader=PackageLoader("weft.view"),
-        autoescape=select_autoescape(default=True),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     drawn, titled = list(_figures(parts)), list(_sections(parts))
     number_of = _numbers([*drawn, *titled])
-    return environment.get_template("page.html.j2").render(
+    return render(
+        "weft.view",
+        "page.html.j2",
         title=title,
         told=told,
         parts=parts,
@@ -69,7 +72,43 @@ def page_text(title: str, told: str, parts: Sequence[Part], explained: str = "")
         number_of=number_of,
         contents=titled,
         figures={f"figure-{number_of(figure)}": _embed_figure(figure) for figure in drawn},
-        script=_javascript() if drawn else "",
+        script=javascript() if drawn else "",
+        drawn_already=True,
+        prefix="",
+    )
+
+
+def fragment(report: Report[Any], prefix: str) -> str:
+    """Return what follows the conclusions of a report's page, for a page that draws the figures by `javascript`.
+
+    Ids begin with the `prefix`.
+    """
+    parts = _below(report)
+    drawn = list(_figures(parts))
+    number_of = _numbers([*drawn, *_sections(parts)])
+    figures = {f"{prefix}figure-{number_of(figure)}": _embed_figure(figure) for figure in drawn}
+    return render(
+        "weft.view", "fragment.html.j2", parts=parts, plain=plain, number_of=number_of, figures=figures,
+        drawn_already=False, prefix=prefix,
+    )  # fmt: skip
+
+
+def render(package: str, template: str, **values: Any) -> str:
+    """Return a template of a package with its values, each of which is escaped; an undefined one is an error."""
+    text: str = _environment(package).get_template(template).render(**values)
+    return text
+
+
+@cache
+def _environment(package: str) -> Any:
+    from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+    return Environment(
+        loader=PackageLoader(package),
+        autoescape=select_autoescape(default=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
 
 
@@ -117,7 +156,7 @@ def _short(value: Any) -> Any:
     return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
 
 
-def _javascript() -> str:
+def javascript() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script, which `make vega` builds from pinned versions."""
     return Path(__file__).with_name("vega.js").read_text(encoding="utf-8")
 
