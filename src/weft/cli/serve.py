@@ -37,7 +37,7 @@ from weft.core.units import LARGEST_COUNT
 from weft.hardware import System
 from weft.kernels.library.kits import framework_names
 from weft.serving.load import Load
-from weft.serving.result import Limits
+from weft.serving.result import Limits, Serving
 from weft.step.serving_plan import ServingPlan
 
 _EXAMPLE = "weft serve llama-3-70b --system 8xh100 --tp 4 --framework vllm --rate 4 --input-len 2048 --output-len 256"
@@ -111,6 +111,13 @@ _TOKENS = Value("N|LOW-HIGH", tokens)
     name="sweep_concurrency",
     is_flag=True,
 )
+@option(
+    "--measured",
+    "What a benchmark of the server measured, like 'TPOT 31.4 ms', 'p99 TTFT 850 ms', '6.17 req/s', or '2008 output "
+    "tokens/s': is it to be expected, and where to look? Repeatable.",
+    multiple=True,
+    metavar="FIGURE",
+)
 @price_option()
 @option(
     "--launch",
@@ -141,6 +148,7 @@ def serve(
     options: RunOptions,
     plan: bool,
     sweep_concurrency: bool,
+    measured: tuple[str, ...] = (),
     price: str | None = None,
     model: str | None = None,
     launch: str | None = None,
@@ -155,6 +163,8 @@ def serve(
     --ttft and --tpot, the command that starts them, and what more GPUs would buy.
     """
     check_price(price, machine)
+    if measured:
+        _check_measured(plan, measured)
     load, limits = Load(**fields_in(Load, asked)), Limits(**fields_in(Limits, asked))
     arguments = words_behind()
     if launch is None and (arguments or define):
@@ -170,7 +180,7 @@ def serve(
                 machine, model, load=load, limits=limits, sweep_concurrency=sweep_concurrency, options=options,
                 progress=progress, instead=changed, **stated,
             )  # fmt: skip
-        return served.priced(price) if price else served
+        return _completed(served, measured, price)
     if model is None:
         raise InputError('name a model, like llama-3-8b, or the command that serves it: --launch "vllm serve ..."')
     if plan:
@@ -187,4 +197,21 @@ def serve(
             model, machine, layout, load, limits, sweep_concurrency=sweep_concurrency, options=options,
             progress=progress,
         )  # fmt: skip
-    return answer.priced(price) if price else answer
+    return _completed(answer, measured, price)
+
+
+def _check_measured(plan: bool, measured: tuple[str, ...]) -> None:
+    """Raise InputError for figures that cannot be read, or have no one server to be compared with."""
+    from weft.serving.measured import MeasuredFigure
+
+    if plan:
+        refuse_given("with --plan, which searches servers", "measured")
+    if click.get_current_context().params.get("against"):
+        raise InputError("--measured is compared with one server, and --against simulates two; leave out one of them")
+    for text in measured:
+        MeasuredFigure.of(text)
+
+
+def _completed(answer: Serving, measured: tuple[str, ...], price: str | None) -> Serving:
+    judged = answer.judged(*measured) if measured else answer
+    return judged.priced(price) if price else judged

@@ -316,6 +316,15 @@ class Serving(Answer):
         """Return the load with what a GPU costs, like "3.5 USD/GPU/h" (`Price.of`); InputError for another text."""
         return replace(self, price=Price.of(price, self.system.gpu.name))
 
+    def judged(self, *measured: str) -> Serving:
+        """Return the load with sentences on measured figures, like "TPOT 31.4 ms" or "2008 output tokens/s".
+
+        They say whether each was to be expected, and where to look. InputError for another text.
+        """
+        from weft.serving.measured import judge_served
+
+        return judge_served(self, measured)
+
     @property
     def costs(self) -> TokenCosts | None:
         """What a million tokens cost; None without a price."""
