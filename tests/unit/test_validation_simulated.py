@@ -4,9 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from weft import hardware
+from weft.graph import Gemm
 from weft.lab.coruns import QUANTITIES as CORUN_QUANTITIES
 from weft.lab.overlaps import QUANTITIES, right_signs
 from weft.lab.run import validate
+from weft.simulate import alone, simulate
 
 CELL = "{system},{dtype},{collective},1024,1024,1024,2,1048576,3,10,{beside},20,25,90,here"
 
@@ -47,6 +50,17 @@ def test_a_cell_that_cannot_be_is_named_and_left_out(tmp_path, changes, rule):
     assert problem.lines == (3,)
     assert rule in str(problem)
     assert done.rows_used == 1
+
+
+def test_a_gemm_on_fewer_units_is_timed_from_the_hosts_call(tmp_path):
+    rows = "size,dtype,backend,mask,cus,median_ms\n1024,bf16,torch,,152,0.05\n1024,bf16,torch,,304,0.05\n"
+    (tmp_path / "mi300x_gemm_by_cus.csv").write_text(rows)
+    (part,) = validate(tmp_path).predictions
+    gpu, gemm = hardware.gpu("mi300x"), Gemm(1024, 1024, 1024, "bf16")
+    device = simulate(alone(gemm), gpu).seconds - gpu.compute.launch_latency
+    host = gpu.value("achieved.gemm_host")
+    assert device < part.seconds[1] < device + host
+    assert part.seconds[0] > part.seconds[1]
 
 
 OVERLAP = "system,ranks,collective,pattern,m,n,k,dtype,gemm_us,comm_us,sequential_us,overlap_us,speedup,source,notes"

@@ -2,8 +2,9 @@
 
 The rows do not name what all have in common. Concurrent ones: eight MI300X, and an all-reduce of 512 MiB that is
 launched first (inferred from equal times of rows that say so); the GEMM alone, and each beside the other, are medians
-of loops. On fewer units: one MI300X, a mask of the stream or a grid of a persistent kernel. Over nodes: all-gathers by
-RCCL, and by adapters with DMA engines inside the nodes, alone and beside a loop of GEMMs.
+of loops. On fewer units: one MI300X, a mask of the stream or a grid of a persistent kernel; each call of PyTorch is
+timed by events on an idle GPU, so that it holds the host's launch (benchmarks/cu_sweep_torch.py @7615e1e). Over nodes:
+all-gathers by RCCL, and by adapters with DMA engines inside the nodes, alone and beside a loop of GEMMs.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pandas as pd
 from weft import hardware
 from weft.core.errors import InputError, join_or
 from weft.estimate import BenchmarkProtocol, estimate
+from weft.estimate.target import seen_by_host
 from weft.graph import Collective, Driver, Gemm, Graph, KernelChoice, TiledGemm, concurrent
 from weft.kernels.compute_units import units_of_mask
 from weft.kernels.library.interconnect import interconnect
@@ -135,16 +137,22 @@ def _check_units(line: int, row: Mapping[str, Any]) -> None:
 
 @lru_cache(maxsize=256)
 def _limited(kernel: str, dtype: str, size: float, units: float, stated: str) -> float:
-    """Return the simulated time of a GEMM on fewer compute units [s]."""
+    """Return the time of a simulated GEMM on fewer compute units as the host sees it, from a call to its end [s]."""
     from weft.simulate.single import alone, simulate
 
     gpu, gemm, count = hardware.gpu(_GPU), Gemm(int(size), int(size), int(size), dtype), int(units)
     if kernel == LimitedKernel.GRID:
         tiling = replace(tiling_for(gemm, gpu), rows=256, columns=256, persistent=count)
-        return float(simulate(alone(gemm, kernel=TiledGemm(tiling)), gpu).seconds)
-    whole = count == gpu.compute.compute_units
-    mask = None if whole else units_of_mask(gpu, mask_bits(stated, count))
-    return float(simulate(alone(gemm, compute_units=mask), gpu).seconds)
+        graph = alone(gemm, kernel=TiledGemm(tiling))
+    else:
+        whole = count == gpu.compute.compute_units
+        graph = alone(gemm, compute_units=None if whole else units_of_mask(gpu, mask_bits(stated, count)))
+    launch = float(estimate(gemm, gpu, harness=BenchmarkProtocol(timed="host")).parts["launch"])
+    return float(seen_by_host(_FUNCTION, simulate(graph, gpu).seconds - gpu.compute.launch_latency, launch))
+
+
+_FUNCTION = "bmm"
+"""Rows time a call of a function of PyTorch, as those of bmm do: it costs the host less than one of a module."""
 
 
 LIMITED = RowKind(
