@@ -9,7 +9,7 @@ from weft.graph import Gemm
 from weft.lab.coruns import QUANTITIES as CORUN_QUANTITIES
 from weft.lab.overlaps import QUANTITIES, right_signs
 from weft.lab.run import validate
-from weft.simulate import alone, simulate
+from weft.simulate.single import alone, simulate
 
 CELL = "{system},{dtype},{collective},1024,1024,1024,2,1048576,3,10,{beside},20,25,90,here"
 
@@ -53,10 +53,10 @@ def test_a_cell_that_cannot_be_is_named_and_left_out(tmp_path, changes, rule):
 
 
 def test_a_gemm_on_fewer_units_is_timed_from_the_hosts_call(tmp_path):
-    rows = "size,dtype,backend,mask,cus,median_ms\n1024,bf16,torch,,152,0.05\n1024,bf16,torch,,304,0.05\n"
+    rows = "size,dtype,backend,mask,cus,median_ms\n2048,bf16,torch,,152,0.05\n2048,bf16,torch,,304,0.05\n"
     (tmp_path / "mi300x_gemm_by_cus.csv").write_text(rows)
     (part,) = validate(tmp_path).predictions
-    gpu, gemm = hardware.gpu("mi300x"), Gemm(1024, 1024, 1024, "bf16")
+    gpu, gemm = hardware.gpu("mi300x"), Gemm(2048, 2048, 2048, "bf16")
     device = simulate(alone(gemm), gpu).seconds - gpu.compute.launch_latency
     host = gpu.value("achieved.gemm_host")
     assert device < part.seconds[1] < device + host
@@ -137,7 +137,7 @@ def test_a_gemm_on_fewer_units_is_compared_by_mask_and_by_grid(tmp_path):
     found = pd.concat([one.frame() for one in done.predictions])
     assert found.groupby("backend").size().to_dict() == {"torch": 2, "ws_grid": 1}
     slow = found[found["backend"] == "torch"]["predicted"]
-    assert slow.max() / slow.min() == pytest.approx(19 / 5, rel=0.03)  # rounds, both at the boost clock
+    assert slow.max() / slow.min() == pytest.approx(19 / 5, rel=0.05)  # rounds, both at the boost clock, and a call
     assert {problem.column for problem in done.problems} == {"backend", "median_ms"}
 
 
