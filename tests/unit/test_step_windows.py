@@ -103,7 +103,9 @@ def test_operators_without_a_kernel_in_the_engine_have_a_stand_in():
     assert fused.flops / fused.least_bytes > 1000  # bound by the matrix units
     streamed = stand_in(Streaming("layernorm", 4096, 4096), "bf16")
     assert streamed.flops / streamed.least_bytes < 100  # bound by memory
-    assert cut(Collective("send_recv", 1 << 20, 2)) == Collective("all_gather", 2 << 20, 2)
+    assert cut(Collective("send_recv", 1 << 20, 2)) == Collective("send_recv", 1 << 20, 2)
+    assert cut(Collective("send_recv", 1 << 20, 2), copied=True) == Collective("all_gather", 2 << 20, 2)
+    assert cut(Collective("broadcast", 1 << 20, 4)) == Collective("all_gather", 1 << 20, 4)
 
 
 def test_ranks_on_several_nodes_exchange_data_at_the_rate_of_their_adapters():

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from weft.core.errors import InputError
 from weft.core.options import RunOptions
 from weft.core.store import Store, read_or_make
-from weft.graph import Attention, Collective, Gemm, Node, Op
+from weft.graph import Attention, Collective, Driver, Gemm, Node, Op
 from weft.hardware import System
 from weft.overlaps import find_strategy
 from weft.overlaps.lower.machine import ring_link
@@ -114,7 +114,9 @@ class Windows:
         """Return the same for operators, the collective among the ranks of an axis."""
         asked = op, moved, axis
         if asked not in self._asked:
-            key = stand_in(op, self.dtype), cut(moved), axis
+            strategy = find_strategy(self.sharing(axis, moved))
+            copied = strategy is not None and strategy.moved_by is Driver.DMA
+            key = stand_in(op, self.dtype), cut(moved, copied), axis
             if key not in self.found:
                 self.found[key] = self._window(*key)
             self._asked[asked] = self.found[key].slowdowns
@@ -181,9 +183,14 @@ class Windows:
         return name if strategy is not None and strategy.moves(moved.reduces) else DEFAULT
 
 
-def cut(moved: Collective) -> Collective:
-    """A collective of the bytes of a window; a message to a neighbour as a gathering among two, a broadcast as one."""
-    if moved.name == "send_recv":
+def cut(moved: Collective, copied: bool = False) -> Collective:
+    """A collective of the bytes of a window, a broadcast as a gathering.
+
+    A message to a neighbour is one between two ranks; `copied` by DMA engines, which the engine runs for gatherings
+    alone, it is a gathering among two.
+    """
+    if moved.name == "send_recv" and copied:
         return Collective("all_gather", min(2 * moved.bytes, MOST_BYTES), 2, moved.dtype)
     name = "all_gather" if moved.name == "broadcast" else moved.name
-    return Collective(name, min(moved.bytes, MOST_BYTES), moved.ranks, moved.dtype)
+    ranks = 2 if name == "send_recv" else moved.ranks
+    return Collective(name, min(moved.bytes, MOST_BYTES), ranks, moved.dtype)
