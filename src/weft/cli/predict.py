@@ -41,6 +41,7 @@ from weft.core.errors import InputError
 from weft.core.files import write_json
 from weft.core.options import RunOptions
 from weft.core.report.table import Table, texts
+from weft.core.units import Dimension, format_time, parse
 from weft.estimate import BenchmarkProtocol, Estimate
 from weft.graph import OPERATORS, Driver
 from weft.graph.routing import loads_of
@@ -187,6 +188,11 @@ def _gemms(gpu: Gpu, shapes: cases.Shapes, options: RunOptions, harness: Benchma
 )
 @option("--eager", "Called by the host of a server each time, not in a graph.", is_flag=True)
 @option("--dma", "By copy engines instead of compute units (without reduction).", is_flag=True)
+@option(
+    "--host-copies",
+    "Copies between the host and each GPU that run meanwhile, in one direction, like '12 GB/s'.",
+    metavar="RATE",
+)
 @_file_options
 @folder_option("Write report.html with a plot of time and bandwidth to this folder.")
 @pass_outputs
@@ -203,6 +209,7 @@ def collective(
     compute_units: int | None,
     eager: bool,
     dma: bool,
+    host_copies: str | None,
 ) -> None:
     """Predict a collective for one size or many: all_reduce:256MiB, all_gather:1MiB,8MiB, all_reduce:1MiB..1GiB.
 
@@ -218,18 +225,36 @@ def collective(
     how: Any = drop_none(algorithm=algorithm, driver=Driver.DMA if dma else None, profile=found, channels=channels)
     how |= drop_none(compute_units=compute_units, library=custom, host="eager" if eager else None)
     harness = BenchmarkProtocol(**how)
-    done = []
+    done, beside = [], []
     for name in systems:
         system = weft.system(name).replace(changes)
         system = system if nodes is None else system.with_gpus(ranks, nodes)
-        done.append(_collectives(*what, ranks, system, name, harness))
+        alone = _collectives(*what, ranks, system, name, harness)
+        if host_copies is not None:
+            from weft.hardware.host_copies import beside_host_copies
+
+            rate = parse(host_copies, Dimension.BYTES_PER_SECOND)
+            copying = beside_host_copies(system, rate, ranks, int(alone.columns["nodes"]))
+            shared = _collectives(*what, ranks, copying.system, name, harness)
+            beside.append(_copies_say(alone, shared, host_copies, copying.why))
+            alone = shared
+        done.append(alone)
     asked = {
         "copies by DMA engines": dma,
         f"{custom}'s own kernels": custom,
         f"the algorithm that was asked for, {algorithm}": algorithm,
     }
-    stated = [words for words, given in asked.items() if given]
-    outputs.show(predictions.CollectiveReport(predictions.Predictions(done), *stated))
+    stated = next((words for words, given in asked.items() if given), None)
+    outputs.show(predictions.CollectiveReport(predictions.Predictions(done), stated, beside))
+
+
+def _copies_say(alone: Predicted, shared: Predicted, rate: str, why: str) -> str:
+    """Return what host copies cost the largest buffer."""
+    before, after = (float(np.atleast_1d(one.prediction.seconds)[-1]) for one in (alone, shared))
+    return (
+        f"Beside host copies of {rate} on each GPU of {alone.machine} it takes {format_time(after, 4)} instead of "
+        f"{format_time(before, 4)}, {after / before:.2f} times as long: {why}."
+    )
 
 
 def _collectives(

@@ -243,10 +243,13 @@ class CollectiveReport(PredictionReport):
     columns = (text("system"), text("size"), text("by"))
 
     def __init__(
-        self, answer: Predictions, by: str = "the protocol and algorithm that the library would choose"
+        self,
+        answer: Predictions,
+        by: str | None = None,
+        beside: Sequence[str] = (),
     ) -> None:
         super().__init__(answer)
-        self.by = by
+        self.by, self.beside = by or "the protocol and algorithm that the library would choose", beside
 
     def title(self) -> str:
         """Return the collective and its ranks."""
@@ -277,7 +280,7 @@ class CollectiveReport(PredictionReport):
             f"{format_bytes(most['bytes'], 4)}, where {most['bound']} takes most of the time."
         )
         how = f"Predicted in closed form, with {self.by}."
-        return [*super().sentences(), *([reached] if len(cases) > 1 else []), how]
+        return [*self.beside, *super().sentences(), *([reached] if len(cases) > 1 else []), how]
 
     def figures(self) -> Sequence[Figure]:
         """Return time and bandwidth over size, and where the time goes on each system."""
