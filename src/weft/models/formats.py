@@ -57,7 +57,7 @@ def served_format(model: Transformer, gpu: Gpu, dtype: str | None = None, weight
         check_name("number format", dtype, SERVED_DTYPES)
     own = _released_formats(gpu, model.weight_format)
     if dtype is None:
-        chosen = (_half(gpu), weights) if weights else own
+        chosen = (half_format(gpu), weights) if weights else own
     else:
         chosen = (dtype, weights) if weights else _stated_formats(gpu, dtype)
     return ServedFormat(*chosen, chosen == own, _note(gpu, chosen[1]))
@@ -66,17 +66,18 @@ def served_format(model: Transformer, gpu: Gpu, dtype: str | None = None, weight
 def _released_formats(gpu: Gpu, format: str) -> tuple[str, str]:
     """Return the formats of products and of weights of a model that was released in a format."""
     if format in _WEIGHT_ONLY:
-        return _half(gpu), format
-    return _stated_formats(gpu, format if format in _NARROW or gpu.supports(format) else _half(gpu))
+        return half_format(gpu), format
+    return _stated_formats(gpu, format if format in _NARROW or gpu.supports(format) else half_format(gpu))
 
 
 def _stated_formats(gpu: Gpu, dtype: str) -> tuple[str, str]:
     """Return the formats of products and of weights where products are to be of a format."""
     narrow = _NARROW.get(dtype, "")
-    return (_half(gpu), narrow) if narrow and not gpu.supports(narrow) else (dtype, "")
+    return (half_format(gpu), narrow) if narrow and not gpu.supports(narrow) else (dtype, "")
 
 
-def _half(gpu: Gpu) -> str:
+def half_format(gpu: Gpu) -> str:
+    """Return the format of 16 bits in which a GPU computes: bf16, or fp16 on one without it."""
     return next((name for name in ("bf16", "fp16") if gpu.supports(name)), "bf16")
 
 

@@ -80,6 +80,13 @@ _SAME_DIMENSIONS = {
     "deepseekr1": "deepseek-v3", "deepseekv31": "deepseek-v3", "minimaxm21": "minimax-m2", "minimaxm25": "minimax-m2",
     "minimaxm27": "minimax-m2",
     "deepseekr1distillllama8b": "llama-3-8b", "deepseekr1distillllama70b": "llama-3-70b",
+    "deepseekr1distillqwen7b": "qwen2.5-7b", "deepseekr1distillqwen14b": "qwen2.5-14b",
+    "deepseekr1distillqwen32b": "qwen2.5-32b", "deepseekr10528qwen38b": "qwen3-8b", "qwq32b": "qwen2.5-32b",
+    "qwen25coder7b": "qwen2.5-7b", "qwen25coder14b": "qwen2.5-14b", "qwen25coder32b": "qwen2.5-32b",
+    "qwen25math7b": "qwen2.5-7b", "qwen25math72b": "qwen2.5-72b", "qwen3coder30ba3b": "qwen3-30b-a3b",
+    "llama417b16e": "llama-4-scout", "llama417bx16e": "llama-4-scout", "llama4scout17b16e": "llama-4-scout",
+    "llama417b128e": "llama-4-maverick", "llama417bx128e": "llama-4-maverick",
+    "llama4maverick17b128e": "llama-4-maverick",
 }  # fmt: skip
 """Later releases with the dimensions of an earlier one (config.json of the released weights)."""
 

@@ -15,7 +15,7 @@ from weft.plan.launched import Launched
 from weft.plan.read_huggingface import is_huggingface, read_trainer
 from weft.plan.read_megatron import SHAPES, read_arguments, read_overrides
 from weft.plan.read_recipes import is_recipe, read_recipe, registered_settings
-from weft.plan.read_settings import read_document, read_flat
+from weft.plan.read_settings import read_document, read_flat, refuse_reinforcement
 from weft.plan.read_torchtitan import read_torchtitan
 from weft.plan.reading import ArgumentReader, Machine
 from weft.plan.script import Arguments, Command, Script, flags, is_unknown, read_script
@@ -42,6 +42,7 @@ def read_commands(
     found = [(each, flags(each.words)) for each in script.commands]
     notes = tuple(_notes(script))
     overridden = _overrides(word for each in script.commands for word in (*each.assigned, *each.words))
+    refuse_reinforcement(overridden, file)
     known = {name.rpartition(".")[2] for name in overridden} & _STATE_A_RUN
     for _, given in found:
         name = " ".join(given.get("recipe", ()))

@@ -67,6 +67,8 @@ def read_trainer(given: Arguments, file: str, launching: Collection[str] = ()) -
         fields.pop("shard", None)
     style = _KERNELS | compiled_style(bool(found.get("compiled")))
     style |= {name.removeprefix("style."): value for name, value in found.items() if name.startswith("style.")}
+    settings = {name.removeprefix("settings."): value for name, value in found.items() if name.startswith("settings.")}
+    settings |= _update(str(found.get("update", "")), sharding == "deepspeed")
     account = read.account("huggingface")
     parallel = {name: words for name, words in given.items() if read.name(name) in account["not_understood"]}
     usual = {**table.defaults[variant], **({"zero": 0} if sharding in ("", "ddp") else {})}
@@ -74,8 +76,7 @@ def read_trainer(given: Arguments, file: str, launching: Collection[str] = ()) -
     model, trains = find_model(found.get("model", ""), file)
     framework = _OF_DEEPSPEED if sharding == "deepspeed" else "torchtitan"
     launched = Launched(
-        variant, framework, fields, model,
-        {name.removeprefix("settings."): value for name, value in found.items() if name.startswith("settings.")},
+        variant, framework, fields, model, settings,
         style, gpus=found.get("gpus"), trains=trains, defaults=defaults, replica_groups=found.get("groups", 1),
         accumulation=found.get("accumulation") or (1 if "micro_batch" in fields and "batch" not in fields else None),
         notes=() if "dtype" in {**fields, **defaults} else (_FORMAT,), **account,
@@ -83,6 +84,17 @@ def read_trainer(given: Arguments, file: str, launching: Collection[str] = ()) -
     if any(name.endswith("_model_parallel_size") for name in parallel):
         launched = _with_megatron(launched, parallel, file)
     return _with_deepspeed(launched, str(found.get("deepspeed", "")), file)
+
+
+def _update(kind: str, has_main_weights: bool) -> dict[str, Any]:
+    """Return what an optimizer changes in its framework: its kernel, or the bytes of its states.
+
+    AdamW of 8 bits (bitsandbytes, torchao) holds two states of a byte; their scales, a block's, are left out. DeepSpeed
+    holds main weights in fp32 with them.
+    """
+    if kind == "8-bit":
+        return {"optimizer_bytes": 2 + 4 * has_main_weights}
+    return {"fused_optimizer": kind == "fused"} if kind else {}
 
 
 def _put_format(read: ArgumentReader, found: dict[str, Any], fields: dict[str, Any]) -> None:

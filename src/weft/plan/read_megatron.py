@@ -12,14 +12,16 @@ from typing import Any
 
 from weft.core.errors import ConfigError
 from weft.core.files import packaged_toml
-from weft.models import Transformer
+from weft.models import Transformer, load_model
+from weft.models.load import named_model
 from weft.plan.launch_training import MODULES, RECIPE_FLAGS
 from weft.plan.launched import Launched
 from weft.plan.read_layers import read_layers
 from weft.plan.reading import ArgumentReader
 
-_TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "Llama3Tokenizer": 128256}
-"""Rows that tokenizers of a known vocabulary need."""
+_TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "Llama3Tokenizer": 128256,
+               "MistralTokenizer": 32000}  # fmt: skip
+"""Rows that tokenizers of a known vocabulary need; the last one is that of forks (Mistral 7B and Mixtral)."""
 _CONTEXTS = {"p2p": "ring", "allgather": "all_gather", "a2a": "all_to_all"}
 _POSITIONS = {"learned_absolute": "learned", "rope": "rotary", "yarn": "rotary", "none": "none"}
 _SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
@@ -467,6 +469,9 @@ def _model(read: ArgumentReader, fields: Mapping[str, Any]) -> tuple[Transformer
     elif tokenizer in _TOKENIZERS:
         words = _TOKENIZERS[tokenizer]
         read.used[read.name("tokenizer-type")] = f"vocabulary {words}"
+    elif named := named_model(" ".join(read.given.get("tokenizer-model", [""]))):
+        words = load_model(named).vocabulary
+        read.used[read.name("tokenizer-model")] = f"vocabulary {words}"
     words = padded or words
     gated, grouped = read.flag("swiglu", "activation"), read.flag("group-query-attention")
     shape = {

@@ -93,7 +93,7 @@ def read_server(
         raise InputError(
             f"'{str(source)[:80]}' starts no server that Weft knows; give a command like 'vllm serve MODEL "
             "--tensor-parallel-size 4', 'python -m sglang.launch_server ...' or 'trtllm-serve ...', a script with one, "
-            "or YAML of Kubernetes, Dynamo or llm-d; for a training: weft step --launch"
+            "or YAML of Kubernetes, Helm, Dynamo or llm-d; for a training: weft step --launch"
         )
     first = workers[0].engine
     return _together([_engine(each, file, files) for each in workers if each.engine == first], file)
@@ -174,7 +174,9 @@ def _started(words: Sequence[str]) -> tuple[str, tuple[str, ...], str] | None:
 # -- deployments
 
 
-_YAML = re.compile(r"^\s*(- )?(containers|mainContainer|services|modelArtifacts|image|args|command)\s*:", re.MULTILINE)
+_YAML = re.compile(
+    r"^\s*(- )?(containers|mainContainer|services|modelArtifacts|modelSpec|image|args|command)\s*:", re.MULTILINE
+)
 
 
 def _deployed(text: str, file: str, defined: Mapping[str, str], files: dict[str, str]) -> list[_Worker]:
@@ -237,6 +239,9 @@ def _walk(node: object, place: _Place, file: str, defined: Mapping[str, str], na
             yield from _walk(each, place, file, defined, name)
     elif isinstance(node, dict):
         place = place.below(name, node)
+        if isinstance(node.get("vllmConfig"), dict) and isinstance(node.get("modelURL"), str):
+            yield _of_chart(node, place)
+            return
         if "args" in node or "command" in node:
             yield from _container(node, place, file, defined)
         for key, value in node.items():
@@ -271,6 +276,27 @@ def _container(node: Mapping[str, Any], place: _Place, file: str, defined: Mappi
         yield _Worker(worker.engine, more, place.count, place.role, version or worker.version, worker.given)
 
 
+def _of_chart(node: Mapping[str, Any], place: _Place) -> _Worker:
+    """Return the engine of a `modelSpec` of vLLM's Helm chart (vllm-project/production-stack), by vLLM's options."""
+    words = ["--model", node["modelURL"]]
+    for key, value in node["vllmConfig"].items():
+        flag = "--" + re.sub(r"(?<=[a-z])(?=[A-Z])", "-", str(key)).lower()
+        if key == "extraArgs":
+            words += _words(value)
+        elif isinstance(value, bool):
+            words += [flag] if value else [f"--no-{flag[2:]}"]
+        elif key not in _OF_CHART or str(value) != _OF_CHART[key]:
+            words += [flag, str(value)]
+    shared = node.get("lmcacheConfig")
+    kind = str(shared.get("kvRole")) if isinstance(shared, dict) else ""
+    role = {"kv_producer": "prefill", "kv_consumer": "decode"}.get(kind, place.role)
+    return _Worker(
+        "vllm", tuple(words), _whole(node.get("replicaCount"), place.count), role, str(node.get("tag") or "")
+    )
+
+
+_OF_CHART = {"v0": "1", "v1": "1"}
+"""Keys of the chart that choose vLLM's engine, as environment variables."""
 _NEVER = re.compile(r"(?!)")
 
 

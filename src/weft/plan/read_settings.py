@@ -1,21 +1,29 @@
 """Settings of files that start a training: of NeMo AutoModel, NeMo, Megatron-Bridge, Primus, SageMaker HyperPod.
 
 NVIDIA-NeMo/Automodel examples, NVIDIA/NeMo examples/nlp/language_modeling/conf, AMD-AGI/Primus
-examples/megatron/configs and examples/torchtitan/configs, aws/sagemaker-hyperpod-recipes recipes_collection. Base files
-that a YAML names are not read.
+examples/megatron/configs and examples/torchtitan/configs, aws/sagemaker-hyperpod-recipes recipes_collection. Of the
+base files that a YAML names, those of HyperPod's recipes are read.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from weft.core.errors import InputError
 from weft.models import Transformer
 from weft.models.parallel.plan import TrainingPlan
-from weft.plan.documents import flat_settings, given_words, parse_json, parse_toml, parse_yaml, resolve_references
+from weft.plan.documents import (
+    flat_settings,
+    given_words,
+    parse_json,
+    parse_toml,
+    parse_yaml,
+    read_beside,
+    resolve_references,
+)
 from weft.plan.launched import Launched, compiled_style, find_model
 from weft.plan.read_deepspeed import read_deepspeed
 from weft.plan.read_huggingface import is_huggingface, read_huggingface
@@ -48,12 +56,7 @@ def read_flat(flat: Mapping[str, Any], file: str, defined: Mapping[str, str]) ->
     """
     flat = resolve_references(flat, defined)
     sections = {name.partition(".")[0] for name in flat}
-    if any(name.partition("actor_rollout_ref.")[1] for name in flat):
-        raise InputError(
-            f"'{file}' starts reinforcement learning by verl, whose steps are rollouts and updates; Weft times the "
-            "update by options, weft step MODEL --tp --pp --zero --batch --micro-batch --sequence, and rollouts by "
-            "weft serve"
-        )
+    refuse_reinforcement(flat, file)
     if _DEEPSPEED & {*sections}:
         return read_deepspeed(flat, file)
     if sections & {"step_scheduler", "distributed"}:
@@ -77,9 +80,19 @@ def read_flat(flat: Mapping[str, Any], file: str, defined: Mapping[str, str]) ->
     )
 
 
+def refuse_reinforcement(names: Iterable[str], file: str) -> None:
+    """Raise InputError for settings of verl's reinforcement learning, whose parallelism is that of rollouts, too."""
+    if any(name.partition("actor_rollout_ref.")[1] for name in names):
+        raise InputError(
+            f"'{file}' starts reinforcement learning by verl, whose steps are rollouts and updates; Weft times the "
+            "update by options, weft step MODEL --tp --pp --zero --batch --micro-batch --sequence, and rollouts by "
+            "weft serve"
+        )
+
+
 _HYPERPOD = frozenset((
     "model.train_batch_size", "training_config.training_args.micro_train_batch_size",
-    "training_config.data.micro_batch_size_per_gpu",
+    "training_config.data.micro_batch_size_per_gpu", "training_config.training_args.train_batch_size",
 ))  # fmt: skip
 _DEEPSPEED = frozenset(("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"))
 _BATCHES = "batch_size|parallel"
@@ -135,6 +148,7 @@ def _schedule(found: Mapping[str, Any], stages: int, model: Transformer | None) 
 
 
 def _hyperpod(flat: Mapping[str, Any], file: str) -> Launched:
+    flat, notes = _with_base_files(flat, file)
     read, found = _by_table("hyperpod", flat, file)
     fields = {"zero": 3, **_fields(found)}
     if fields.get("shard") and found.get("nodes") and found.get("devices"):
@@ -144,9 +158,44 @@ def _hyperpod(flat: Mapping[str, Any], file: str) -> Launched:
     style = {name.removeprefix("style."): value for name, value in found.items() if name.startswith("style.")}
     return Launched(
         "hyperpod", "torchtitan", fields, model, style=compiled_style(bool(found.get("compiled"))) | style, gpus=gpus,
-        local_batch=None if "batch" in fields else fields.get("micro_batch"), trains=trains,
+        local_batch=None if "batch" in fields else fields.get("micro_batch"), trains=trains, notes=notes,
         **read.account("hyperpod", True),
     )  # fmt: skip
+
+
+_PACKAGE = re.compile(r"^#\s*@package\s+recipes\.?([\w.]*)", re.MULTILINE)
+"""The head of a base file, which says where its settings belong."""
+_OF_LLMFT = {
+    "trainer.devices": 8, "training_config.training_args.max_len": 4096,
+    "training_config.training_args.micro_train_batch_size": 1,
+    "training_config.training_args.gradient_checkpointing": True,
+}  # fmt: skip
+"""What the base files of recipes named llmft state (aws/sagemaker-hyperpod-recipes @2631995 hydra_config/llmft)."""
+
+
+def _with_base_files(flat: Mapping[str, Any], file: str) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """Return settings with those of the base files that `defaults` names, and a note for files that are not there."""
+    named = flat.get("defaults")
+    names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    names = [name for name in names if name != "_self_"]
+    base: dict[str, Any] = {}
+    absent = []
+    for name in names:
+        text = read_beside(f"{name.lstrip('/')}.yaml", file)
+        if text is None:
+            absent.append(name)
+            continue
+        place = _PACKAGE.search(text)
+        inside = f"{place[1]}." if place and place[1] else ""
+        base |= {f"{inside}{key}": value for key, value in flat_settings(parse_yaml(text, name), name).items()}
+    if not absent:
+        return {**base, **flat}, ()
+    if any("llmft" in name for name in absent):
+        known = (
+            "sequence 4096, micro-batch 1, full recomputation and 8 GPUs of a node are those of the recipes' base files"
+        )
+        return {**_OF_LLMFT, **base, **flat}, (f"{len(absent)} of {len(names)} base files are not there: {known}.",)
+    return {**base, **flat}, (f"{len(absent)} of {len(names)} base files are not there: {', '.join(absent[:3])}.",)
 
 
 # -- NeMo and Megatron-Bridge

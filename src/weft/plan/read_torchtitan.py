@@ -7,6 +7,7 @@ from typing import Any
 
 from weft.core.errors import ConfigError
 from weft.models import Transformer, load_model
+from weft.models.load import named_model
 from weft.plan.documents import given_words
 from weft.plan.launch_training import PIPELINES
 from weft.plan.launched import Launched
@@ -25,12 +26,15 @@ _MODELS = {
 _FLOAT8, _MX = "quantize.linear.float8", "quantize.linear.mx"
 _CONVERTERS = {"float8": _FLOAT8, "mx": _MX, _FLOAT8: _FLOAT8, _MX: _MX}
 """Sections of converters by the names that `model.converters` has for them, of today and of v0.1."""
+_OF_V0_1 = {"training.compile": "compile.enable"}
+"""Today's names of settings by those of torchtitan 0.1."""
 _TOKENS = "training.num_tokens_per_microbatch_per_dp_rank"
 _FLOAT8_RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
 
 
 def read_torchtitan(flat: Mapping[str, Any], file: str) -> Launched:
     """Return the run that torchtitan's settings, by dotted names, state."""
+    flat = {_OF_V0_1.get(name, name): value for name, value in flat.items()}
     read = ArgumentReader(given_words(flat), file, "")
     for name in _FLAGS & flat.keys():
         if not isinstance(flat[name], bool):
@@ -177,7 +181,7 @@ def _memory(read: ArgumentReader) -> dict[str, Any]:
 
 def _model(read: ArgumentReader) -> tuple[Transformer | None, str]:
     name, flavor = read.text("model.name") or "", read.text("model.flavor") or ""
-    known = _MODELS.get((name, flavor))
+    known = _MODELS.get((name, flavor)) or (named_model(f"{name}-{flavor}") if name and flavor else "")
     return (load_model(known), "") if known else (None, f"{name} {flavor}".strip())
 
 

@@ -116,15 +116,17 @@ def _room(
 ) -> int:
     """Return the KV-cache memory of each GPU [bytes]."""
     capacity, tp, pp = int(forward.system.gpu.memory.capacity), forward.plan.tp, forward.plan.pp
-    share = share or _value(table["memory_share"])
     beside = table.get("reserved")
-    if beside:
+    if share and beside:
+        working = 0  # the stated share is that of weights and the KV cache; the rest holds activations and graphs
+    elif beside:
         size = {key: _BYTES.parse(beside[key]) for key in ("base", "each_token", "each_graph", "each_gpu")}
         graphs = 0 if forward.plan.enforce_eager else beside["graphs" if tp < 4 else "graphs_tp4"]
         working = size["base"] + size["each_token"] * max(tokens, beside["least_tokens"])
         working += size["each_graph"] * graphs + size["each_gpu"] * tp
     else:
         working = activations(forward, tokens, sequences)
+    share = share or _value(table["memory_share"])
     held = forward.weights + working + outside(tp, forward.replicas // pp, pp, pp)
     room = int(_value(table["free_share"]) * (share * capacity - held))
     if room <= 0:

@@ -21,7 +21,7 @@ from weft.kernels.library.served import library as library_of
 from weft.models import Transformer
 from weft.models.block import LAYERS, FusionStyle, LayerKind, LayerOp, Tokens, embedding, head, layer
 from weft.models.counts import kv_bytes, parameters, state_bytes
-from weft.models.formats import FP8_BLOCK, served_format
+from weft.models.formats import FP8_BLOCK, half_format, served_format
 from weft.models.parallel.cut import cut
 from weft.models.parallel.deployment import Deployment
 from weft.models.parallel.framework import Framework
@@ -284,14 +284,14 @@ class Forward:
 
     def _parts(self, tokens: int) -> dict[str, Graph]:
         flat = Tokens(tokens, 1)
-        first = self._graph("embedding", embedding(self.model, flat, _SERVER.style, _ACTIVATIONS))
+        first = self._graph("embedding", embedding(self.model, flat, _SERVER.style, self._activations))
         of = replace(_SERVER, dispatcher=self.dispatcher(tokens)) if self.plan.wide else _SERVER
         return {"embedding": first, **{kind: self._graph(kind, self._layer(kind, flat), of) for kind in self._alike}}
 
     def logits(self, sequences: int) -> Pass:
         """The norm and the logits of the last token of each of `sequences`, without a loss and further predictions."""
         kept = self.model.model_copy(update={"predict_layers": 0})
-        pieces = head(kept, Tokens(sequences, 1), _SERVER.style, _ACTIVATIONS)
+        pieces = head(kept, Tokens(sequences, 1), _SERVER.style, self._activations)
         return self._time_graph("head", self._graph("head", (one for one in pieces if one.role is not Role.LOSS)))
 
     @cached_property
@@ -352,6 +352,11 @@ class Forward:
         """
         return state_bytes(self.model, self.plan.tp) * self.queries
 
+    @cached_property
+    def _activations(self) -> str:
+        """The format of activations: bf16, or fp16 on a GPU without it."""
+        return half_format(self.system.gpu)
+
     def _layer(self, kind: str, flat: Tokens) -> Iterator[LayerOp]:
         """Yield the operators of a layer but attention and scans, as servers run them.
 
@@ -365,8 +370,8 @@ class Forward:
         joined, called = model.query_rank > 0, self._calls is not None and self._calls.has_shared
         shared = model.shared_experts > 0 and not called
         if self.joins:
-            yield LayerOp("join", Gemm(flat.count, model.hidden, 2 * model.hidden, _ACTIVATIONS), "mlp", "whole")
-        for piece in layer(model, kind, flat, _SERVER.style, _ACTIVATIONS):
+            yield LayerOp("join", Gemm(flat.count, model.hidden, 2 * model.hidden, self._activations), "mlp", "whole")
+        for piece in layer(model, kind, flat, _SERVER.style, self._activations):
             op = piece.op
             if isinstance(op, Attention | Scan) or (isinstance(op, Streaming) and op.name == "residual_add"):
                 continue
@@ -397,7 +402,7 @@ class Forward:
         Source: arXiv:2405.04434.
         """
         model, kernels = self.model, self._kernels(group)
-        for piece in layer(model, kind, group.tokens, _SERVER.style, _ACTIVATIONS):
+        for piece in layer(model, kind, group.tokens, _SERVER.style, self._activations):
             op = piece.op
             if isinstance(op, Scan):
                 served = replace(op, stateful=True, chunk=0 if group.writes else op.chunk)
@@ -416,7 +421,7 @@ class Forward:
             if group.writes and op.query > 1:  # as heads that share keys
                 op = replace(op, query=1, heads=op.heads * group.new, kv_heads=op.kv_heads or op.heads)
             expanded = self.kit and model.kv_rank and kernels in self.kit.attention
-            dtype = _ACTIVATIONS if expanded else self.plan.kv_dtype
+            dtype = self._activations if expanded or self.plan.kv_dtype == _ACTIVATIONS else self.plan.kv_dtype
             mine = cut(replace(piece, op=replace(op, kv_dtype=dtype)), self.ranks)
             assert isinstance(mine, Attention)
             yield replace(mine, library=kernels) if kernels else mine

@@ -218,9 +218,12 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
 
 
 def shard_size(count: int, experts: int, plan: TrainingPlan) -> int:
-    """Return the part of `count` parameters (`experts` in routed experts) that a rank of a shard group holds."""
+    """Return the part of `count` parameters (`experts` in routed experts) that a rank of a shard group holds.
+
+    Experts that no rank of a tensor-parallel group shares have more replicas than other weights where EP is below TP.
+    """
     ranks, few = plan.shard or plan.dp * plan.cp, plan.expert_replicas
-    return -(-(count - experts) // ranks) - (-experts // min(ranks, few))
+    return -(-(count - experts) // ranks) - (-experts // min(plan.shard or few, few))
 
 
 def states(count: int, plan: TrainingPlan, framework: Framework, experts: int = 0, narrow: int = 0) -> dict[str, int]:
