@@ -106,7 +106,7 @@ CASES = {
         "tp": 4, "dtype": "fp8", "kv_dtype": "fp8", "max_num_seqs": 256, "max_num_batched_tokens": 8192}),
     "dynamo": (DYNAMO, "qwen3-32b", {"tp": 2, "block_size": 128, "replicas": 3, "prefill_replicas": 2}),
     "llm-d": (LLM_D, "gpt-oss-120b", {"tp": 4, "block_size": 128, "replicas": 2, "prefill_replicas": 1}),
-    "worker set": (WORKER_SET, "deepseek-v3", {"tp": 1, "ep": 16, "dispatcher": "deepep", "replicas": 16}),
+    "worker set": (WORKER_SET, "deepseek-v3", {"tp": 1, "ep": 16, "dispatcher": "", "replicas": 16}),
 }  # fmt: skip
 
 
@@ -192,6 +192,10 @@ def test_what_options_state_must_not_contradict_the_launch():
 
 
 def test_layouts_that_a_plan_has_not_are_named():
+    wide = "vllm serve deepseek-ai/DeepSeek-V3 -dp 8 --enable-expert-parallel"
+    backends = {"": "allgather-reducescatter", "pplx": "pplx", "deepep_low_latency": ""}  # DeepEP's kernels by tokens
+    for backend, library in backends.items():
+        assert read_server(wide + f" --all2all-backend {backend}" * bool(backend)).plan().dispatcher == library
     split = read_server("vllm serve Qwen/Qwen3-235B-A22B -tp 4 -dp 2 --enable-expert-parallel")
     assert split.plan().replicas == 2
     assert split.not_modelled == {"--dp 2": "experts over all 8 ranks: timed as 2 replicas"}

@@ -9,8 +9,9 @@ from click.testing import CliRunner
 from weft import hardware
 from weft.cli.predict import predict
 from weft.core.errors import InputError, UnknownNameError
+from weft.estimate import estimate
 from weft.estimate.exchange import HOST_SYNC, Exchange, count_bytes, exchange, traffic
-from weft.graph import EXCHANGES, TokenExchange
+from weft.graph import EXCHANGES, Collective, TokenExchange
 from weft.graph.routing import count_reached
 from weft.kernels.library.dispatchers import bounds, dispatcher, dispatchers, leaves, shipped_values
 from weft.models import load_model
@@ -213,3 +214,14 @@ def test_the_command_answers_as_python_does(tmp_path):
     for row in json.loads(file.read_text())["predictions"]:
         assert row["time_us"] == pytest.approx(1e6 * seconds(NODES, "64xh100", row["library"]))
         assert row["network_bytes"] > 0
+
+
+def test_an_all_gather_brings_every_rank_all_tokens_whatever_the_routing():
+    few, many = (Exchange("dispatch", 256, 4096, k, 64, ranks=8) for k in (1, 8))
+    gathered = [exchange(one, "8xh100", "allgather-reducescatter").seconds for one in (few, many)]
+    assert gathered[0] == gathered[1]
+    sent = 256 * 4096 * 2 * 8
+    alone = estimate(Collective("all_gather", sent, 8), "8xh100").seconds
+    assert gathered[0] == pytest.approx(alone)
+    back = exchange(Exchange("combine", 256, 4096, 8, 64, ranks=8), "8xh100", "allgather-reducescatter").seconds
+    assert back == pytest.approx(estimate(Collective("reduce_scatter", sent, 8), "8xh100").seconds)

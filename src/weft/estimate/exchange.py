@@ -169,7 +169,7 @@ def traffic(what: Exchange, system: Described, library: str = "deepep", *, compu
 def time_exchange(what: Exchange, machine: Target, of: Dispatcher, nodes: int, compute_units: Any) -> Estimate:
     """Return the exchange over `nodes` nodes by values of the library, as arrays; see `exchange`."""
     host = {"host": np.asarray(HOST_SYNC)} if of.host_sync and what.operation == "dispatch" else {}
-    if of.name == "nccl":
+    if of.name in ("nccl", "allgather-reducescatter"):
         return _by_collective(what, machine, of, nodes, host)
     place = table_of(of, what.operation, nodes, machine.gpu.architecture)
     paths, changed = {key: f"{place}.{key}" for key in _VALUES}, machine.harness.values or {}
@@ -209,8 +209,11 @@ _VALUES = ("start", "hop", "row", "token", "copy", "expert", "rate", "link", "ne
 def _by_collective(
     what: Exchange, machine: Target, of: Dispatcher, nodes: int, host: Mapping[str, FloatArray]
 ) -> Estimate:
-    """Return the library's all-to-all of equal parts, after which the host may wait."""
+    """Return the all-to-all of equal parts, after which the host may wait, or all tokens to all ranks and back."""
     amount = count_bytes(what, of, nodes)
-    size = np.asarray(what.tokens) * amount.copies * amount.wire
-    found = collective(Collective("all_to_all", cast("Any", np.maximum(size, 1.0)), what.ranks), machine)
+    name, copies = "all_to_all", amount.copies
+    if of.name != "nccl":
+        name, copies = "all_gather" if what.operation == "dispatch" else "reduce_scatter", np.asarray(what.ranks)
+    size = np.asarray(what.tokens) * copies * amount.wire
+    found = collective(Collective(name, cast("Any", np.maximum(size, 1.0)), what.ranks), machine)
     return from_parts({name: np.asarray(part) for name, part in {**found.parts, **host}.items()})

@@ -84,6 +84,7 @@ Copies = Literal["rank", "expert"]
 """Whether a token is sent once to each rank that has any of its experts, or once for each expert."""
 EXCHANGES: Mapping[str, Copies] = {
     "nccl": "expert",
+    "allgather-reducescatter": "rank",
     "deepep": "rank",
     "deepep-ll": "expert",
     "hybridep": "rank",

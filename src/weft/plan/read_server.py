@@ -453,9 +453,13 @@ def _wide(engine: _Engine, ranks: int, pp: int) -> tuple[dict[str, Any], int]:
     for name in ("dispatcher", "two_batch_overlap"):
         if engine.found.get(name):
             fields[name] = engine.found[name]
+    if engine.worker.engine == "vllm" and "all2all-backend" not in engine.read.given:
+        fields["dispatcher"] = _VLLM_EXCHANGE
     return fields, ranks
 
 
+_VLLM_EXCHANGE = "allgather-reducescatter"
+"""Dispatch and combine where --all2all-backend says nothing (vllm-project/vllm vllm/config/parallel.py)."""
 _LIMITS = ("max_num_batched_tokens", "max_num_seqs")
 
 
