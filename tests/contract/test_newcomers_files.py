@@ -99,6 +99,7 @@ def test_roles_of_a_helm_chart_are_those_of_its_kv_connector(tmp_path):
         ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "qwen2.5-32b"),
         ("Qwen/Qwen3-Coder-30B-A3B-Instruct", "qwen3-30b-a3b"),
         ("/models/Llama-4-Maverick-17B-128E-Instruct-FP8", "llama-4-maverick"),
+        ("deepseek-ai/DeepSeek-V2-Lite-Chat", "deepseek-v2-lite"),
         ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "llama-4-scout"),
     ],
 )
@@ -167,6 +168,17 @@ optimizer: {0}
         peaks.append(found.step("8xh100", fidelity="estimate").memory.peak)
     states = load_model("qwen3-8b").parameters * 8 / 8  # of 8 GPUs
     assert peaks[0] - peaks[1] >= 0.75 * states
+
+
+def test_a_comment_behind_a_line_that_goes_on_ends_the_command(tmp_path):
+    file = tmp_path / "serve.sh"
+    file.write_text(
+        "python -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2 \\\n"
+        "# --disable-cuda-graph \\\n--disable-radix-cache \\\n--tp 4\n"
+    )
+    found = read_server(file)
+    assert found.plan().tp == 2
+    assert not {*found.used, *found.not_understood} & {"--disable-cuda-graph", "--disable-radix-cache"}
 
 
 def test_reinforcement_learning_of_a_script_is_refused_with_what_to_do(tmp_path):

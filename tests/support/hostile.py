@@ -1027,6 +1027,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "read_launch": {"path": "pretrain.sh"},
     "read_server": {"source": "serve.sh"},
     "read_trace": {"path": "trace.json"},
+    "read_traces": {"path": "trace.json"},
     "recompute": {"model": "llama-3-8b", "system": "8xh100", "tp": 8},
     "roofline": {"model": "llama-3-8b", "on": "8xh100", "tp": 8},
     "serve": {

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 from estimates import gemm
+from kineto import Recorded
 from small_gemms import small_mi100
 
 import weft
@@ -84,6 +85,19 @@ def _trace() -> Answer:
     return weft.read_trace(Path(__file__).parents[1] / "traces" / "mi250_train.json.gz")
 
 
+def _traces(folder: Path) -> Answer:
+    """Two ranks, of which the second is late into an all-reduce."""
+    runs = folder / "ranks"
+    runs.mkdir()
+    for rank, start in enumerate((60, 140)):
+        made = Recorded(distributedInfo={"rank": rank, "world_size": 2})
+        made.gemm(0)
+        made.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 6, start, 200 - start, stream=20)
+        made.write(runs / f"rank{rank}.json")
+    found: Answer = weft.read_traces(runs)
+    return found
+
+
 def _tuning(folder: Path) -> Answer:
     listed = folder / "gemms.csv"
     listed.write_text("name,m,n,k,dtype,count\nhead,128,64,128,fp16,3\n")
@@ -131,6 +145,7 @@ PAGES: Mapping[str, Callable[[Path], Answer]] = {
     "tiles": lambda _: weft.tiles(weft.gemm(512, 1024, 4096), "h100-sxm", _TILES),
     "timeline": lambda _: _heat(),
     "trace": lambda _: _trace(),
+    "distributed trace": _traces,
     "trace comparison": lambda _: weft.compare_trace(_trace(), "h100-sxm"),
     "tuning": _tuning,
     "validation": _validation,

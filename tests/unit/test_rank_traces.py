@@ -7,7 +7,7 @@ import sqlite3
 from functools import partial
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kineto import Recorded
 
@@ -74,6 +74,7 @@ def test_clocks_of_ranks_need_not_agree(tmp_path):
     assert rows(answer, "wait", "caused") == [(0, 120), (120, 0)]
 
 
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.lists(st.integers(0, 80), min_size=3, max_size=3), min_size=1, max_size=6))
 def test_what_ranks_wait_is_what_late_ranks_cause(tmp_path_factory, late):
     made = [

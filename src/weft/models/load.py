@@ -84,6 +84,8 @@ _SAME_DIMENSIONS = {
     "deepseekr1distillqwen32b": "qwen2.5-32b", "deepseekr10528qwen38b": "qwen3-8b", "qwq32b": "qwen2.5-32b",
     "qwen25coder7b": "qwen2.5-7b", "qwen25coder14b": "qwen2.5-14b", "qwen25coder32b": "qwen2.5-32b",
     "qwen25math7b": "qwen2.5-7b", "qwen25math72b": "qwen2.5-72b", "qwen3coder30ba3b": "qwen3-30b-a3b",
+    "deepseekv20628": "deepseek-v2", "deepseekv25": "deepseek-v2", "deepseekcoderv2": "deepseek-v2",
+    "deepseekcoderv2lite": "deepseek-v2-lite",
     "llama417b16e": "llama-4-scout", "llama417bx16e": "llama-4-scout", "llama4scout17b16e": "llama-4-scout",
     "llama417b128e": "llama-4-maverick", "llama417bx128e": "llama-4-maverick",
     "llama4maverick17b128e": "llama-4-maverick",

@@ -165,12 +165,16 @@ def _hyperpod(flat: Mapping[str, Any], file: str) -> Launched:
 
 _PACKAGE = re.compile(r"^#\s*@package\s+recipes\.?([\w.]*)", re.MULTILINE)
 """The head of a base file, which says where its settings belong."""
-_OF_LLMFT = {
-    "trainer.devices": 8, "training_config.training_args.max_len": 4096,
-    "training_config.training_args.micro_train_batch_size": 1,
-    "training_config.training_args.gradient_checkpointing": True,
+_OF_BASE_FILES: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "llmft": ({
+        "trainer.devices": 8, "training_config.training_args.max_len": 4096,
+        "training_config.training_args.micro_train_batch_size": 1,
+        "training_config.training_args.gradient_checkpointing": True,
+    }, "sequence 4096, micro-batch 1, full recomputation and 8 GPUs of a node are those of the recipes' base files"),
+    "verl": ({"trainer.devices": 8, "training_config.model.enable_gradient_checkpointing": True},
+             "full recomputation and 8 GPUs of a node are those of the recipes' base files"),
 }  # fmt: skip
-"""What the base files of recipes named llmft state (aws/sagemaker-hyperpod-recipes @2631995 hydra_config/llmft)."""
+"""What base files state, by a word of their names (aws/sagemaker-hyperpod-recipes @2631995 hydra_config), in words."""
 
 
 def _with_base_files(flat: Mapping[str, Any], file: str) -> tuple[Mapping[str, Any], tuple[str, ...]]:
@@ -190,11 +194,9 @@ def _with_base_files(flat: Mapping[str, Any], file: str) -> tuple[Mapping[str, A
         base |= {f"{inside}{key}": value for key, value in flat_settings(parse_yaml(text, name), name).items()}
     if not absent:
         return {**base, **flat}, ()
-    if any("llmft" in name for name in absent):
-        known = (
-            "sequence 4096, micro-batch 1, full recomputation and 8 GPUs of a node are those of the recipes' base files"
-        )
-        return {**_OF_LLMFT, **base, **flat}, (f"{len(absent)} of {len(names)} base files are not there: {known}.",)
+    for word, (settings, known) in _OF_BASE_FILES.items():
+        if any(word in name for name in absent):
+            return {**settings, **base, **flat}, (f"{len(absent)} of {len(names)} base files are not there: {known}.",)
     return {**base, **flat}, (f"{len(absent)} of {len(names)} base files are not there: {', '.join(absent[:3])}.",)
 
 

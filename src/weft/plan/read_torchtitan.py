@@ -181,7 +181,9 @@ def _memory(read: ArgumentReader) -> dict[str, Any]:
 
 def _model(read: ArgumentReader) -> tuple[Transformer | None, str]:
     name, flavor = read.text("model.name") or "", read.text("model.flavor") or ""
-    known = _MODELS.get((name, flavor)) or (named_model(f"{name}-{flavor}") if name and flavor else "")
+    known = _MODELS.get((name, flavor)) or (
+        named_model(flavor if "/" in flavor else f"{name}-{flavor}") if name and flavor else ""
+    )
     return (load_model(known), "") if known else (None, f"{name} {flavor}".strip())
 
 

@@ -129,6 +129,8 @@ class _Lexer:
             char = self.text[self.at]
             if char in " \t":
                 self.at += 1
+            elif self.text.startswith("\\\n", self.at):  # which bash removes before it reads words and comments
+                self.at, self.line = self.at + 2, self.line + 1
             elif char == "#":
                 end = self.text.find("\n", self.at)
                 self.at = len(self.text) if end < 0 else end

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from weft.core.answer import Answer, Record, to_plain
-from weft.core.errors import ConfigError, InputError, is_whole, show_value
+from weft.core.errors import ConfigError, InputError, check_type, is_whole, show_value
 from weft.core.files import beginning, check_path
 from weft.torch.traces.kineto import KinetoReader
 from weft.torch.traces.nsight import NsightReader
@@ -153,6 +153,8 @@ def read_traces(
         InputError: there is no trace, or a rank is missing.
     """
     check_path(path)
+    if ranks is not None:
+        check_type("ranks", ranks, (list, tuple, set, frozenset, range), "give their numbers, such as [0, 1]")
     if ranks is not None and not (ranks and all(is_whole(one) and one >= 0 for one in ranks)):
         raise InputError(f"ranks are {show_value(ranks)}; they should be numbers from 0, such as [0, 1]")
     reader, files, left_out = _files_of(Path(path))
