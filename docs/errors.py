@@ -141,6 +141,8 @@ NOTES = {
     "Forms: [collectives](collective-model.md#all-reduce-of-servers).",
     "serving": "Closed loops of clients in their steady state; the host's time for each step is fitted, by framework, "
     "and what a request takes outside of steps by its version.",
+    "energy": "Joules of GPUs in closed loops for each output token; two values of B200 are fitted to four loops of "
+    "MiniMax-M2.5, the other rows are left out.",
     "disaggregated": "Closed loops of up to 128 clients, simulated request by request; nothing is fitted to them.",
     "small_operators": "Medians of vLLM's kernels, rounded to a microsecond by their source.",
     "experts": "One call of a library of inference, repeated, by library and format; loads of power laws are drawn as "

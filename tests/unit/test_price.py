@@ -74,12 +74,14 @@ def test_a_load_without_a_price_costs_nothing_that_is_said():
 def test_plans_and_loads_say_what_tokens_cost_on_the_command_line(tmp_path):
     file = tmp_path / "plans.json"
     command = "plan llama-3-8b --system 8xh100 --batch 64 --sequence 4096 --refine 0 --price"
-    done = CliRunner().invoke(cli, [*command.split(), "2.5 USD/GPU/h", "--json", str(file)])
+    done = CliRunner().invoke(cli, [*command.split(), "2.5 USD/GPU/h", "--energy", "gpus", "--json", str(file)])
     assert done.exit_code == 0, done.output
     assert "Cost: " in done.output
+    assert "Power: " in done.output
     found = json.loads(file.read_text())
     first = found["plans"][0]
     rate = 64 * 4096 / first["step_time_s"]
+    assert found["energy"]["joules_per_token"] == pytest.approx(found["energy"]["watts"] / rate)
     assert found["cost_of_million_tokens"][0] == pytest.approx(2.5 / 3600 * 8 / rate * 1e6)
 
 

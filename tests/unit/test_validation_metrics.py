@@ -100,7 +100,7 @@ def test_rows_of_several_nodes_and_without_a_label_are_told_apart():
 
 
 def test_every_demand_is_about_a_kind_that_there_is_by_statistics_that_there_are():
-    known = {*ROW_KINDS, "ring", "memory", "disaggregated"} - {"dram", "operator"}
+    known = {*ROW_KINDS, "ring", "memory", "disaggregated", "energy"} - {"dram", "operator"}
     assert {demand.kind for demand in demands()} == known
     assert {name for demand in demands() for name in demand.limits} == {"mean", "p90", "geomean"}
 

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
 import click
 from click.core import ParameterSource
@@ -232,12 +232,45 @@ def price_option() -> Callable[[F], F]:
     return option("--price", text, Value("PRICE|FILE"))
 
 
-def check_price(price: str | None, machine: System) -> None:
-    """Raise InputError for a price that does not hold for the GPUs of a machine."""
+def energy_option() -> Callable[[F], F]:
+    """Add --energy, which is read before anything runs."""
+    text = (
+        "State power and energy: of gpus alone, or with what counts beside them, like '300 W/GPU, PUE 1.2, 0.1 "
+        "USD/kWh'."
+    )
+    return option("--energy", text, Value("TERMS"))
+
+
+def check_terms(price: str | None, energy: str | None, machine: System) -> None:
+    """Raise InputError for a price or an energy that does not hold for the GPUs of a machine."""
     if price is not None:
         from weft.core.price import Price
 
         Price.of(price, machine.gpu.name)
+    if energy is not None:
+        from weft.core.energy import EnergyTerms
+
+        EnergyTerms.of(energy)
+        assert machine.gpu.power_limit
+
+
+class Valued(Protocol):
+    """What says what it costs and draws."""
+
+    def priced(self, price: str) -> Self:
+        """Return it with what a GPU costs."""
+
+    def powered(self, terms: str) -> Self:
+        """Return it with its power and energy."""
+
+
+V = TypeVar("V", bound=Valued)
+
+
+def valued(answer: V, price: str | None, energy: str | None) -> V:
+    """Return an answer with what it costs and draws, where these are asked for."""
+    answer = answer.priced(price) if price else answer
+    return answer.powered(energy) if energy else answer
 
 
 def drop_none(**options: Any) -> dict[str, Any]:

@@ -10,13 +10,15 @@ import click
 import weft
 from weft.cli.options import (
     as_run_options,
-    check_price,
+    check_terms,
     clock_option,
+    energy_option,
     examples,
     on_machine,
     option,
     price_option,
     set_option,
+    valued,
 )
 from weft.cli.output import shows
 from weft.cli.progress import progress_bar
@@ -108,6 +110,7 @@ def _choices(name: str, text: str) -> list[Any]:
     default=RESERVE,
 )
 @price_option()
+@energy_option()
 @set_option("every GPU, node or network")
 @clock_option()
 @shows(
@@ -123,16 +126,17 @@ def plan(
     options: RunOptions,
     refine: int | None = None,
     price: str | None = None,
+    energy: str | None = None,
     **stated: Any,
 ) -> Answer:
     """Find the best plan to train MODEL on a machine: its time, its memory, why not another, and how to start it.
 
     MODEL is a name of 'weft models list', or a file.
     """
-    check_price(price, machine)
+    check_terms(price, energy, machine)
     effort: dict[str, Any] = {"refine": _REFINED, "budget_s": _BUDGET_S}
     if refine is not None:
         effort = {"refine": refine, "budget_s": math.inf}
     with progress_bar("planning") as progress:
         plans = weft.plan(model, machine, options=options, progress=progress, **effort, **stated)
-    return plans.priced(price) if price else plans
+    return valued(plans, price, energy)

@@ -14,8 +14,9 @@ from weft.cli.options import (
     against_option,
     against_options,
     as_run_options,
-    check_price,
+    check_terms,
     clock_option,
+    energy_option,
     examples,
     field_options,
     fields_in,
@@ -25,6 +26,7 @@ from weft.cli.options import (
     refuse_given,
     set_option,
     typed_options,
+    valued,
     words_behind,
 )
 from weft.cli.output import shows
@@ -119,6 +121,7 @@ _TOKENS = Value("N|LOW-HIGH", tokens)
     metavar="FIGURE",
 )
 @price_option()
+@energy_option()
 @option(
     "--launch",
     "The server that is to be simulated: a command of vLLM, SGLang or TensorRT-LLM, or a file with one: a script, a "
@@ -150,6 +153,7 @@ def serve(
     sweep_concurrency: bool,
     measured: tuple[str, ...] = (),
     price: str | None = None,
+    energy: str | None = None,
     model: str | None = None,
     launch: str | None = None,
     define: Mapping[str, str] | None = None,
@@ -162,7 +166,7 @@ def serve(
     decode; --num-speculative-tokens turns on speculative decoding. With --plan, the answer is the fewest GPUs that meet
     --ttft and --tpot, the command that starts them, and what more GPUs would buy.
     """
-    check_price(price, machine)
+    check_terms(price, energy, machine)
     if measured:
         _check_measured(plan, measured)
     load, limits = Load(**fields_in(Load, asked)), Limits(**fields_in(Limits, asked))
@@ -180,7 +184,7 @@ def serve(
                 machine, model, load=load, limits=limits, sweep_concurrency=sweep_concurrency, options=options,
                 progress=progress, instead=changed, **stated,
             )  # fmt: skip
-        return _completed(served, measured, price)
+        return _completed(served, measured, price, energy)
     if model is None:
         raise InputError('name a model, like llama-3-8b, or the command that serves it: --launch "vllm serve ..."')
     if plan:
@@ -190,14 +194,14 @@ def serve(
         fix = fields_in(ServingPlan, typed_options(asked))
         with progress_bar("planning") as progress:
             plans = weft.plan_serving(model, machine, load, limits, fix, options=options, progress=progress)
-        return plans.priced(price) if price else plans
+        return valued(plans, price, energy)
     layout = ServingPlan(**fields_in(ServingPlan, asked))
     with progress_bar("serving") as progress:
         answer = weft.serve(
             model, machine, layout, load, limits, sweep_concurrency=sweep_concurrency, options=options,
             progress=progress,
         )  # fmt: skip
-    return _completed(answer, measured, price)
+    return _completed(answer, measured, price, energy)
 
 
 def _check_measured(plan: bool, measured: tuple[str, ...]) -> None:
@@ -212,6 +216,6 @@ def _check_measured(plan: bool, measured: tuple[str, ...]) -> None:
         MeasuredFigure.of(text)
 
 
-def _completed(answer: Serving, measured: tuple[str, ...], price: str | None) -> Serving:
+def _completed(answer: Serving, measured: tuple[str, ...], price: str | None, energy: str | None) -> Serving:
     judged = answer.judged(*measured) if measured else answer
-    return judged.priced(price) if price else judged
+    return valued(judged, price, energy)

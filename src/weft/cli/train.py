@@ -13,7 +13,7 @@ from weft.cli.options import (
     against_option,
     against_options,
     as_run_options,
-    check_price,
+    check_terms,
     clock_option,
     examples,
     field_options,
@@ -168,6 +168,7 @@ plan_options = together(
 @field_options(
     TrainingRun,
     *describe_fields(TrainingRun),
+    energy=Value("TERMS"),
     price=Value("PRICE|FILE"),
     tokens=Value("TOKENS"),
     duration=Value("TIME"),
@@ -201,7 +202,8 @@ def step(
     the system, with its collectives.
     """
     stated, terms = _without_run(stated)
-    check_price(terms.price if terms else None, machine)
+    if terms:
+        check_terms(terms.price, terms.energy, machine)
     arguments = words_behind()
     if launch is None and (arguments or define):
         raise InputError("words behind -- and --define belong to a script; name it, like --launch pretrain.sh")

@@ -120,6 +120,8 @@ Delay = Annotated[float, Quantity(Dimension.SECONDS, zero_allowed=True)]
 Hertz = Annotated[float, Quantity(Dimension.HERTZ)]
 HertzOrNone = Annotated[float, Quantity(Dimension.HERTZ, zero_allowed=True)]
 """A frequency, positive [hertz]."""
+WattsOrNone = Annotated[float, Quantity(Dimension.WATTS, zero_allowed=True)]
+"""A power, 0 for none [watts]."""
 Count = Annotated[int, Quantity(Dimension.COUNT, whole=True)]
 """A number of things, whole and positive."""
 Units = Annotated[int, Quantity(Dimension.COUNT, whole=True, at_most=10_000)]

@@ -12,7 +12,8 @@ _PER = {"h": 3600.0, "hour": 3600.0, "s": 1.0}
 _PRICE = re.compile(
     r"\s*(?P<sign>[$€£])?\s*(?P<amount>\d+(?:\.\d+)?|\.\d+)\s*(?P<currency>[A-Z]{3})?\s*/\s*(?:GPU\s*/?\s*)(?P<per>h|hour|s)\s*"
 )
-_SIGNS = {"$": "USD", "€": "EUR", "£": "GBP"}
+SIGNS = {"$": "USD", "€": "EUR", "£": "GBP"}
+"""Currencies by their signs."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Price:
                 f"{show_value(text)} is not a price of a GPU; write it like '3.5 USD/GPU/h', or name a TOML file with "
                 f'a line like {gpu} = "3.5 USD/GPU/h"'
             )
-        return cls(float(found["amount"]) / _PER[found["per"]], found["currency"] or _SIGNS[found["sign"]])
+        return cls(float(found["amount"]) / _PER[found["per"]], found["currency"] or SIGNS[found["sign"]])
 
     def of_tokens(self, gpus: int, tokens_per_s: float) -> float:
         """Return what a million tokens cost on `gpus` GPUs that process `tokens_per_s` together."""

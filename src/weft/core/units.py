@@ -29,6 +29,7 @@ class Dimension(StrEnum):
     SECONDS = "seconds"
     HERTZ = "hertz"
     FLOPS = "FLOP/s"
+    WATTS = "watts"
     COUNT = "count"
 
 
@@ -50,6 +51,7 @@ _UNITS: Mapping[Dimension, Mapping[str, Fraction]] = {
     Dimension.SECONDS: {f"{prefix}s": factor for prefix, factor in _SMALL.items()} | {"µs": _SMALL["u"], **_LONG},
     Dimension.HERTZ: {f"{prefix}Hz": factor for prefix, factor in _DECIMAL.items()},
     Dimension.FLOPS: {f"{prefix}{unit}": factor for prefix, factor in _DECIMAL.items() for unit in _OPERATIONS},
+    Dimension.WATTS: {f"{prefix}W": factor for prefix, factor in _DECIMAL.items()},
     Dimension.COUNT: {"": Fraction(1)},
 }
 _EXAMPLES: Mapping[Dimension, str] = {
@@ -58,6 +60,7 @@ _EXAMPLES: Mapping[Dimension, str] = {
     Dimension.SECONDS: "500 ns",
     Dimension.HERTZ: "1.4 GHz",
     Dimension.FLOPS: "989 TFLOP/s",
+    Dimension.WATTS: "700 W",
     Dimension.COUNT: "80",
 }
 # A capacity gets a binary prefix when it is a whole number of quarters of it ("1.5 KiB", "16 MiB").
@@ -187,6 +190,8 @@ def format(value: float, dimension: Dimension | str, digits: int = 15) -> str:
         return format_frequency(value, digits)
     if wanted is Dimension.FLOPS:
         return _scale_unit(value, {f"{prefix}FLOP/s": factor for prefix, factor in _DECIMAL.items()}, digits)
+    if wanted is Dimension.WATTS:
+        return _scale_unit(value, {"W": Fraction(1), "kW": Fraction(1000), "MW": Fraction(10**6)}, digits)
     return f"{value:.{digits}g}"
 
 

@@ -31,6 +31,7 @@ from weft.core.catalog import (
     ShareOrNone,
     Sourced,
     Units,
+    WattsOrNone,
     broken_rule,
 )
 from weft.core.errors import InputError
@@ -350,6 +351,20 @@ class Achieved(Part):
     gemm_corun: Share
 
 
+class Power(Part):
+    """What a GPU draws by what it does: its limit `tdp` [W] (0: not known), and shares of that.
+
+    `idle`: no kernel runs, but a model lies in memory and clocks are up. `busy` is added while kernels run, `memory`
+    at the peak bandwidth of the DRAM, `links` while they send. Matrix units add the rest in a long GEMM.
+    """
+
+    tdp: WattsOrNone = 0.0
+    idle: ShareOrNone = 0.0
+    busy: ShareOrNone = 0.0
+    memory: ShareOrNone = 0.0
+    links: ShareOrNone = 0.0
+
+
 def _check_timing(t: Timing, shown: Callable[[str, str], str]) -> None:
     """Raise the rule that the timing of a DRAM contradicts, if any; `shown` writes a value of a part with its name."""
     ras, rp, rc, refi, rfc = (shown("memory.timing", name) for name in ("ras", "rp", "rc", "refi", "rfc"))
@@ -452,6 +467,7 @@ class Gpu(Sourced):
     host: Host
     launch: Launch
     achieved: Achieved
+    power: Power = Power()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -574,6 +590,16 @@ class Gpu(Sourced):
         NVIDIA's fp32 rate counts them directly; AMD's vector rate is that of packed fp16, two multiply-adds per lane.
         """
         return self.rates.fp32 / 2 if self.vendor == "nvidia" else self.compute.vector_flops_per_clock / 4
+
+    @property
+    def power_limit(self) -> float:
+        """Its power limit [W]; InputError where it is not known."""
+        if not self.power.tdp:
+            raise InputError(
+                f"the power of {self.name} is not known; state its limit, and what it draws as shares of that, like "
+                "--set power.tdp='700 W' --set power.idle=0.2 --set power.busy=0.2 --set power.memory=0.5"
+            )
+        return self.power.tdp
 
     def supports(self, dtype: str) -> bool:
         """Return whether the GPU multiplies matrices of that data type."""

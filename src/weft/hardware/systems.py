@@ -209,8 +209,10 @@ _PROSE = {"provenance", "title", "description", "aliases"}
 
 
 def _gpu_inputs(gpu: Gpu) -> dict[str, Any]:
-    changed = {path: p.text for path, p in gpu.provenance.items() if p.kind == "set by user"}
-    return {"gpu": gpu.model_dump(exclude=_PROSE), "changed": changed}
+    """Return the values of a GPU that decide a run, and those that the user set: its power changes no time."""
+    origins = {path: p for path, p in gpu.provenance.items() if not path.startswith("power.")}
+    changed = {path: p.text for path, p in origins.items() if p.kind == "set by user"}
+    return {"gpu": gpu.model_dump(exclude={*_PROSE, "power"}), "changed": changed}
 
 
 class System(Whole):

@@ -43,6 +43,7 @@ TITLES = {
     "gemm_lowbit": "FP8 and FP4 GEMMs of inference libraries",
     "serving": "Serving",
     "disaggregated": "Disaggregated serving",
+    "energy": "Joules per output token",
     "kernels_alone": "Served loads by their kernels alone",
     "overlap": "Overlapped GEMMs and collectives",
     "contention": "GEMM co-running with a collective",

@@ -13,6 +13,7 @@ import pandas as pd
 
 from weft import hardware
 from weft.core.errors import InputError
+from weft.estimate.power import Activity, watts
 from weft.hardware import Gpu
 from weft.kernels.library.kits import KITS
 from weft.lab.kinds import Columns, Query, RowKind, RowMachine
@@ -24,7 +25,7 @@ from weft.lab.tables import Measurements
 from weft.models import load_model
 from weft.serving.framework import ServingDefaults, serves
 from weft.serving.steady import Steady, steady
-from weft.serving.step_times import StepTimes
+from weft.serving.step_times import Shape, StepTimes
 from weft.step.forward import Forward
 from weft.step.serving_plan import KvDtype, ServingPlan
 
@@ -108,8 +109,7 @@ class ClosedLoop:
 
         A host's own time for each step [s] and a request's time outside of steps, tokenizer aside, [s] may be given.
         """
-        where = self.model, self.gpu, self.gpus, self.ep, self.framework, self.dtype, self.weights, self.kv_dtype
-        times, how = _deploy_model(*where, self.version, self.vendor)
+        times, how = self._deployed()
         mixes = how.policy != "sglang"
         prompt, answer = (size if self.alike else round(size * _DRAWN) for size in (self.prompt, self.answer))
         most = how.cache_bytes // times.forward.cache(prompt + answer)
@@ -129,6 +129,22 @@ class ClosedLoop:
             return found
         begin = max(first.ttft - found.ttft, 0.0) / _ROUNDS
         return Steady(found.ttft + begin, found.tpot, found.rate * _ROUNDS / (_ROUNDS + _DRAIN))
+
+    def _deployed(self) -> tuple[StepTimes, ServingDefaults]:
+        where = self.model, self.gpu, self.gpus, self.ep, self.framework, self.dtype, self.weights, self.kv_dtype
+        return _deploy_model(*where, self.version, self.vendor)
+
+    def joules_per_token(self, found: Steady) -> float:
+        """Energy of its GPUs for each output token in a steady state [J]."""
+        times, how = self._deployed()
+        prompt, answer = self.tokens
+        cycle = (answer - 1) * found.tpot
+        running = max(round(found.rate * cycle), 1)
+        steps = found.rate * (answer - 1) / running
+        pairs = round(prompt * (prompt + 1) / 2)
+        done = times.work(Shape(running, round(running * (prompt + answer / 2)))) * steps
+        done += times.work(Shape(0, 0, 1, round(prompt), pairs)) * found.rate + Activity(1.0, 1 - how.host * steps)
+        return watts(times.forward.system.gpu, done).mean * self.gpus / (found.rate * answer)
 
     @property
     def tokens(self) -> tuple[float, float]:
@@ -162,18 +178,23 @@ def _deploy_model(
 
 QUANTITIES: Mapping[str, str] = {"TPOT": "tpot_s", "TTFT": "ttft_s", "throughput": "tokens_per_s_per_gpu"}
 """The column of each quantity."""
+ENERGY = "energy"
+"""The kind of joules per output token of replicas that do both."""
+_JOULES = "joules_per_output_token"
 _KNOBS = ("host", "frontend", "launch")
 """What a fit may change of a framework: times of its host for each step, each request and each launch [s]."""
 _VENDOR = "vendor"
 
 
 def _quantities(checked: Measurements) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Replicas that do both, of kind "serving", and pools that do one each, "disaggregated", by quantity."""
+    """Replicas that do both, of kind "serving", pools that do one each, "disaggregated", by quantity, and "energy"."""
     rows = checked.rows
     for kind, some in rows.groupby(rows["kind"], sort=False):
         for quantity, column in QUANTITIES.items():
             stated = some[_stated_rows(some, quantity)]
             yield str(kind), stated.assign(quantity=quantity, measured=stated[column])
+    stated = rows[(rows["kind"] != POOLS) & rows[_JOULES].notna() & (rows["clients"] <= _HIGH)]
+    yield ENERGY, stated.assign(quantity=ENERGY, measured=stated[_JOULES])
 
 
 def _query(row: Mapping[str, Any], machine: RowMachine) -> Query:
@@ -193,6 +214,8 @@ def _predict_quantity(
     if _VENDOR in machine.values and isinstance(loop, ClosedLoop):
         loop = replace(loop, vendor=True)
     found = loop.served(*(machine.values.get(f"{name}.{loop.framework}") for name in _KNOBS))
+    if quantity == ENERGY and isinstance(loop, ClosedLoop):
+        return loop.joules_per_token(found)
     if quantity == "throughput":
         prompt, answer = loop.tokens
         return found.rate * (answer + (prompt if kind == "in+out" else 0)) / loop.gpus

@@ -42,6 +42,7 @@ _SUMMARY = {
     "small_operators": ("operator",),
     "serving": ("framework", "model", "quantity"),
     "disaggregated": ("framework", "model", "quantity"),
+    "energy": ("model",),
     "overlap": ("system", "collective", "method", "quantity", "seen"),
     "contention": ("quantity",),
     "corun": ("gemm", "quantity"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft import hardware
 from weft.core.answer import to_plain
@@ -29,6 +29,10 @@ from weft.step.corun import CoRunWindow
 from weft.step.memory import memory
 from weft.step.result.memory import Memory
 from weft.step.result.step import CONVENTION, RESIDUAL, Step, add_parts, compared, exposed_part, plan_error
+
+if TYPE_CHECKING:
+    from weft.core.energy import EnergyTerms
+    from weft.estimate.power import Energy
 
 _WORDS = {
     exposed_part("tp"): "tensor-parallel communication",
@@ -273,6 +277,25 @@ class Plans(PlanAnswer[Planned]):
     between: tuple[str, ...] = ()
     time_all: Callable[[], Sequence[Planned]] | None = field(default=None, repr=False, compare=False)
     price: Price | None = None
+    terms: EnergyTerms | None = None
+
+    def powered(self, terms: str) -> Plans:
+        """Return the plans with the power and energy of the best one, of "gpus" alone or with more terms
+        (`EnergyTerms.of`); InputError for other terms, and where the power of the GPU is not known.
+        """
+        from weft.core.energy import EnergyTerms
+
+        assert self.system.gpu.power_limit
+        return replace(self, terms=EnergyTerms.of(terms))
+
+    @cached_property
+    def energy(self) -> Energy | None:
+        """Power and energy under the best plan; None where they were not asked for."""
+        if self.terms is None:
+            return None
+        from weft.step.energy import energy
+
+        return energy(self.best.step(), self.terms)
 
     def priced(self, price: str) -> Plans:
         """Return the plans with what a GPU costs, like "3.5 USD/GPU/h" (`Price.of`); InputError for another text."""
@@ -329,7 +352,7 @@ class Plans(PlanAnswer[Planned]):
             runner_up=self.runner_up, searched=self.searched, rejected=self.rejected,
             **self._launch_data() if self.launcher else {}, front=self.front,
             refined=self.refined, rank_changed=self.moved, evidence=self.evidence, notes=self.notes,
-            wall_s=self.wall_s, currency=self.price and self.price.currency,
+            wall_s=self.wall_s, energy=self.energy, currency=self.price and self.price.currency,
             cost_of_million_tokens=[self.million_tokens(one) for one in self.plans] if self.price else None,
         )  # fmt: skip
 

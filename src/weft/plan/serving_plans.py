@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -164,13 +164,20 @@ class ServingPlans(PlanAnswer[Deployed]):
 
     def priced(self, price: str) -> ServingPlans:
         """Return the plans with what a GPU costs, like "3.5 USD/GPU/h" (`Price.of`); InputError for another text."""
+        return self._with_loads(lambda one: one.priced(price))
 
-        def with_price(one: Deployed) -> Deployed:
-            return replace(one, serving=one.serving.priced(price))
+    def powered(self, terms: str) -> ServingPlans:
+        """Return the plans with their power and energy, as of `Serving.powered`."""
+        return self._with_loads(lambda one: one.powered(terms))
 
-        best = self.best and with_price(self.best)
-        nearest = self.nearest and with_price(self.nearest)
-        return replace(self, best=best, nearest=nearest, front=tuple(map(with_price, self.front)))
+    def _with_loads(self, change: Callable[[Serving], Serving]) -> ServingPlans:
+        """Return the plans with changed answers on their loads."""
+
+        def changed(one: Deployed) -> Deployed:
+            return replace(one, serving=change(one.serving))
+
+        best, nearest = self.best and changed(self.best), self.nearest and changed(self.nearest)
+        return replace(self, best=best, nearest=nearest, front=tuple(map(changed, self.front)))
 
     @property
     def launch(self) -> str:

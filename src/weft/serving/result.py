@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from weft.core.answer import Answer, Record, to_plain
+from weft.core.energy import EnergyTerms
 from weft.core.errors import InputError, show_value
 from weft.core.fields import Options, check_fields, declare
 from weft.core.price import Price
 from weft.core.units import Dimension, parse
 from weft.estimate.errors import Error, load_error, with_scans
 from weft.estimate.load_ratios import ServedLoad, load_ratio_error
+from weft.estimate.power import Activity, Energy, watts
 from weft.estimate.step_errors import relative_change
 from weft.models.formats import BF16, ServedFormat
 
@@ -280,7 +282,8 @@ class Serving(Answer):
     requests arrive); under overload the rates are the capacity, and no latency is stated. Latencies of a
     `finite` load, a trace, are those of all its requests. `pools` are the capacities of
     disaggregated workers alone. `lengths` are those of prompts and answers as asked for.
-    `needs` says which hardware methods of overlap take that GPUs on sale, or the system, lack. `format` is that of
+    `activity` is what the mean GPU does in the window, `terms` what counts beside its power. `needs` says which
+    hardware methods of overlap take that GPUs on sale, or the system, lack. `format` is that of
     products and weights; `engine` says which version of the framework has these rules and host times.
     """
 
@@ -311,6 +314,25 @@ class Serving(Answer):
     pools: Pools | None = None
     lengths: str = ""
     price: Price | None = None
+    activity: Activity = field(default_factory=Activity)
+    terms: EnergyTerms | None = None
+
+    def powered(self, terms: str) -> Serving:
+        """Return the load with its power and energy, of "gpus" alone or with more terms (`EnergyTerms.of`).
+
+        Raises InputError for other terms, and where the power of the GPU is not known.
+        """
+        assert self.system.gpu.power_limit
+        return replace(self, terms=EnergyTerms.of(terms))
+
+    @cached_property
+    def energy(self) -> Energy | None:
+        """Power of the GPUs, and energy of each output token; None where it was not asked for."""
+        if self.terms is None:
+            return None
+        ends = (self.error.low, self.error.high) if self.error and self.output_tokens_per_s_interval else (1.0, 1.0)
+        gpus = self.replicas * self.plan.tp
+        return Energy(watts(self.system.gpu, self.activity), gpus, self.output_tokens_per_s, self.terms, ends)
 
     def priced(self, price: str) -> Serving:
         """Return the load with what a GPU costs, like "3.5 USD/GPU/h" (`Price.of`); InputError for another text."""
@@ -398,6 +420,7 @@ class Serving(Answer):
             iterations=self.num_iterations,
             iteration_parts=self.iteration_parts,
             costs=self.costs,
+            energy=self.energy,
             curve=self.curve,
             needs=self.needs,
             notes=self.notes,

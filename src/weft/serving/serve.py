@@ -16,6 +16,7 @@ from weft.core.errors import InputError, check_type
 from weft.core.fields import stated_fields
 from weft.core.options import SUSTAINED, RunOptions
 from weft.estimate import estimate
+from weft.estimate.power import Activity
 from weft.graph import Collective
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
@@ -37,13 +38,14 @@ from weft.serving.result import (  # fmt: skip
     Pools,
     ServedRequest,
     Serving,
+    Window,
     steady_window,
 )
 from weft.serving.steady import steady
 from weft.serving.step_times import Shape, StepTimes
 from weft.simulate.result.stored import plain
 from weft.step.forward import Forward
-from weft.step.result.step import add_parts
+from weft.step.result.step import add_parts, exposed_axis
 from weft.step.serving_plan import FRAMEWORK, ServingPlan
 
 _KEPT = 128
@@ -168,7 +170,9 @@ class Ready:
         """Return the answer of a load that was served."""
         server, asked = self.server, self.asked
         forward, how = server.forward, server.how
-        counted = steady_window(answered, asked.clients).iterations(iterations)
+        window = steady_window(answered, asked.clients)
+        counted = window.iterations(iterations)
+        parts = server.iteration_parts(counted)
         limit = self.plan.max_model_len or forward.model.context_limit
         return Serving(
             model=forward.model,
@@ -184,7 +188,8 @@ class Ready:
             offered=asked.rate,
             capacity=capacity,
             objective=self.limits.objective,
-            iteration_parts=server.iteration_parts(counted),
+            iteration_parts=parts,
+            activity=server.activity(counted, parts, window),
             curve=tuple(server.curve(asked)) if self.sweep_concurrency else (),
             notes=(*_notes(how, server, answered, self.plan.cpu_overhead is not None), *self._uncached),
             needs=forward.needs,
@@ -236,7 +241,7 @@ def ready(
     if sweep_concurrency and load.concurrency is None:
         raise InputError("a curve goes over numbers of clients, which none are; give concurrency, the most of them")
     plan = plan if plan.framework else replace(plan, framework=FRAMEWORK)
-    times = _times(model, where, plan.of_pass, options)
+    times = step_times(model, where, plan.of_pass, options)
     forward = times.forward
     how = serves(forward, plan)
     times = times.with_launches(how.launch, how.graphed, how.pieces)
@@ -272,7 +277,7 @@ def ready(
 
 
 @lru_cache(_KEPT)
-def _times(model: Transformer, where: System, plan: ServingPlan, options: RunOptions) -> StepTimes:
+def step_times(model: Transformer, where: System, plan: ServingPlan, options: RunOptions) -> StepTimes:
     """Return the step times of a model on a replica: the same object for equal machines, which times each size once.
 
     Step times are shared with those of one draft, one stage and whole batches, and attention with those of a
@@ -293,7 +298,7 @@ def _times(model: Transformer, where: System, plan: ServingPlan, options: RunOpt
         simpler = replace(plan, enforce_eager=False)
     elif plan != whole:
         attention = whole
-    like, same = (_times(model, where, one, options) if one else None for one in (simpler, attention))
+    like, same = (step_times(model, where, one, options) if one else None for one in (simpler, attention))
     return StepTimes(Forward(model, where, plan, options), like=like, attention=same)
 
 
@@ -420,17 +425,28 @@ class Server:
 
         Steps of decode tokens alone, of prompts alone and of both are each parted as their mean is.
         """
-        kinds: dict[tuple[bool, bool], list[Iteration]] = {}
-        for iteration in iterations:
-            kinds.setdefault((iteration.decodes > 0, iteration.prefills > 0), []).append(iteration)
         steps = sum(iteration.steps for iteration in iterations)
         total = {"host": self.how.host}
-        for some in kinds.values():
-            parts = self.times.parts(_mean(some))
+        for some in by_kind(iterations):
+            parts = self.times.parts(mean_shape(some))
             gpu = sum(iteration.end - iteration.start - iteration.steps * self.how.host for iteration in some)
             scale = gpu / sum(parts.values()) / steps
             total = add_parts(total, {name: scale * time for name, time in parts.items()})
         return total
+
+    def activity(self, iterations: Sequence[Iteration], parts: Mapping[str, float], window: Window) -> Activity:
+        """Return what the mean GPU does in a part of a load: the work of its mean iterations, and the time between.
+
+        `parts` say where the time of the mean iteration goes.
+        """
+        done = Activity()
+        for some in by_kind(iterations):
+            steps = sum(one.steps for one in some)
+            taken = sum(one.end - one.start for one in some)
+            done += self.times.work(mean_shape(some)) * steps + Activity(0.0, taken - steps * self.how.host)
+        sends = sum(seconds for name, seconds in parts.items() if exposed_axis(name)) / sum(parts.values())
+        done += Activity((window.end - window.start) * self.replicas, links=sends * done.busy)
+        return done * (1 / self.replicas)
 
     def curve(self, asked: RequestStream) -> Iterator[Interactive]:
         """Throughput against interactivity, from one client for each replica by doublings to those of the load."""
@@ -509,8 +525,16 @@ class Server:
         return max(sum(each), stages * max(each)) + self.how.host
 
 
-def _mean(iterations: Sequence[Iteration]) -> Shape:
-    """Return the mean step of some."""
+def by_kind(iterations: Sequence[Iteration]) -> Sequence[Sequence[Iteration]]:
+    """Return the iterations of decode tokens alone, of prompts alone, and of both, as far as there are any."""
+    kinds: dict[tuple[bool, bool], list[Iteration]] = {}
+    for iteration in iterations:
+        kinds.setdefault((iteration.decodes > 0, iteration.prefills > 0), []).append(iteration)
+    return list(kinds.values())
+
+
+def mean_shape(iterations: Sequence[Iteration]) -> Shape:
+    """Return the mean step of some iterations."""
     steps = sum(iteration.steps for iteration in iterations)
     names = ("decodes", "context", "prefills", "prompt", "pairs")
     means = (sum(getattr(iteration, name) * iteration.steps for iteration in iterations) / steps for name in names)

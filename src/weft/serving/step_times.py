@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.estimate.power import Activity
 from weft.step.exchange_overlap import EXPERTS
 from weft.step.forward import Forward, Group, half
 from weft.step.result.step import Pass
@@ -199,6 +200,15 @@ class StepTimes:
 
     def parts(self, step: Shape) -> Mapping[str, float]:
         """Return where the time of a step goes [s], timed as it is, sizes rounded to whole tokens."""
+        parts = self.forward.batch(self._groups(step)).parts
+        waits = self._on_host(step) - sum(parts.values())
+        return {**parts, "host": waits} if waits > 0 else parts
+
+    def work(self, step: Shape) -> Activity:
+        """Return what matrix units and memory of one rank do in a step, sizes rounded to whole tokens."""
+        return self.forward.work(self._groups(step))
+
+    def _groups(self, step: Shape) -> list[Group]:
         groups = []
         if step.decodes:
             keys = max(round(step.context / step.decodes) - 1, 0)
@@ -206,9 +216,7 @@ class StepTimes:
         if step.prefills:
             new = max(round(step.new / step.prefills), 1)
             groups.append(Group(step.prefills, new, max(round(step.pairs / step.new - (new + 1) / 2), 0)))
-        parts = self.forward.batch(groups).parts
-        waits = self._on_host(step) - sum(parts.values())
-        return {**parts, "host": waits} if waits > 0 else parts
+        return groups
 
     def _decode(self, count: int, keys: int) -> float:
         return self.forward.attention(Group(count, self.queries, keys - 1, writes=True)).seconds

@@ -11,8 +11,9 @@ from functools import cached_property, lru_cache
 from weft.core.errors import InputError, join_or, show_value
 from weft.core.options import SUSTAINED, RunOptions
 from weft.estimate.errors import SCANS
+from weft.estimate.power import Activity, work_of
 from weft.estimate.quantization import quantized_format, weight_only
-from weft.graph import DTYPE_BYTES, Attention, Gemm, Graph, GroupedGemm, Node, Opaque, Scan, Streaming
+from weft.graph import DTYPE_BYTES, Attention, Gemm, Graph, GroupedGemm, Node, Op, Opaque, Scan, Streaming
 from weft.graph.op import BLOCK_BYTES, Role, width
 from weft.graph.routing import MOST_EXPERTS, Routing
 from weft.hardware import System
@@ -290,9 +291,12 @@ class Forward:
 
     def logits(self, sequences: int) -> Pass:
         """The norm and the logits of the last token of each of `sequences`, without a loss and further predictions."""
+        return self._time_graph("head", self._logits_graph(sequences))
+
+    def _logits_graph(self, sequences: int) -> Graph:
         kept = self.model.model_copy(update={"predict_layers": 0})
         pieces = head(kept, Tokens(sequences, 1), _SERVER.style, self._activations)
-        return self._time_graph("head", self._graph("head", (one for one in pieces if one.role is not Role.LOSS)))
+        return self._graph("head", (one for one in pieces if one.role is not Role.LOSS))
 
     @cached_property
     def launches(self) -> int:
@@ -311,6 +315,33 @@ class Forward:
             routed = any(node.role is Role.ROUTER for node in graph)
             count += self._alike[kind] * (len(graph.nodes) + 2 + joined * routed + products * quantizes)
         return count
+
+    def work(self, groups: Sequence[Group]) -> Activity:
+        """Return what matrix units and the memory of one rank do in a pass over a batch, as `batch` times it."""
+        twice = 2 if self.plan.two_batch_overlap else 1
+        halves = [half(one) for one in groups] if twice == 2 else groups
+        ops: list[tuple[Op, float, int]] = []
+        for name, graph in self._parts(sum(one.tokens.count for one in halves)).items():
+            count = twice * self._alike.get(name, 1)
+            ops += [(node.op, self._saved_bytes(name, node), count) for node in graph]
+        for one in halves:
+            ops += [(op, 0.0, twice * count) for kind, count in self._kinds.items() for op in self._attend(kind, one)]
+        logits = self._logits_graph(sum(one.sequences * (one.new if one.writes else 1) for one in groups))
+        ops += [(node.op, 0.0, 1) for node in logits]
+        found = sum((work_of([(op, more)], self.system.gpu) * count for op, more, count in ops), Activity())
+        if not self.draft:
+            return found
+        again = [replace(one, new=1) for one in groups if one.writes]
+        later = self.draft.work(again) * max(self.speculation.tokens - 1, 0) if again else Activity()
+        return found + self.draft.work(groups) + later
+
+    def _saved_bytes(self, name: str, node: Node) -> float:
+        """Return by how many bytes a node's weights of a format are larger than those of its products, in all < 0."""
+        op = node.op
+        if not self.format or name not in LAYERS or node.role is Role.ROUTER or not isinstance(op, Gemm | GroupedGemm):
+            return 0.0
+        whole = sum(one.bytes for one in op.reads if one.role == "weight")
+        return whole * (quantized_format(self.format).bytes(1) / width(self.products) - 1)
 
     def attention(self, group: Group) -> Pass:
         """Return what mixes the tokens of a group in all layers: attention, and scans of linear layers."""

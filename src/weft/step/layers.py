@@ -77,8 +77,9 @@ class RankPasses:
             return add_launch_gaps(one, self.framework, far, syncs) if of.experts else one
 
         again = start(run(of.recompute), syncs)
+        graphs = tuple(one for one in (of.forward, of.backward, of.recompute) if one is not None)
         if like:
-            return replace(like, recompute=again, kept=of.kept)
+            return replace(like, recompute=again, kept=of.kept, graphs=graphs)
         if self.splits:
             backward, weight = (run(_only(of.backward, phase)) for phase in ("input", "weight"))
         else:
@@ -90,7 +91,9 @@ class RankPasses:
             beside = paired_share(prices.plan)
             forward, backward = pair_passes(forward, backward, beside, taken, held, self.framework.delay_wgrad)
         forward, backward, weight = start(forward, syncs), start(backward), start(weight)
-        return PartTimes(of.name, forward, backward, weight, again, of.parameters, of.kept, of.experts, of.narrow)
+        return PartTimes(
+            of.name, forward, backward, weight, again, of.parameters, of.kept, of.experts, of.narrow, graphs
+        )
 
     def seconds(self, counts: NDArray[np.int64]) -> list[FloatArray]:
         """Forward, backward and weight gradients of a micro-batch on each stage [s], without waits for weights that are

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from weft.core.answer import to_plain
+from weft.core.answer import Record, to_plain
 from weft.core.errors import InputError, show_value
 from weft.core.fields import Options, check_fields, declare
 from weft.core.units import Dimension, parse
 
 if TYPE_CHECKING:
     from weft.core.price import Price
+    from weft.estimate.power import Energy
     from weft.step.result.step import Step
 
 DAY = 86400.0
@@ -60,6 +61,11 @@ class TrainingRun(Options):
         None, "Tokens of the training run, like 15T: its days, and with --price its cost.", unit="tokens"
     )
     duration: str | None = declare(None, "Length of the training run in place of its tokens, like 30d.")
+    energy: str | None = declare(
+        None,
+        "State power and energy: of gpus alone, or with what counts beside them, like '300 W/GPU, PUE 1.2, 0.1 "
+        "USD/kWh'.",
+    )
     price: str | None = declare(None, "What a GPU costs, like '3.5 USD/GPU/h', or a TOML file of prices by GPU.")
     failures: float | None = declare(
         None,
@@ -80,7 +86,8 @@ class TrainingRun(Options):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if bool(self.tokens) == bool(self.duration) and (self.tokens or not (self.price or self.failures is not None)):
+        asks = self.price or self.energy or self.failures is not None
+        if bool(self.tokens) == bool(self.duration) and (self.tokens or not asks):
             raise InputError("a run has tokens or a duration, one of both; give tokens 15T, or duration 30d")
         if self.tokens:
             tokens_of(self.tokens)
@@ -120,10 +127,10 @@ class Goodput:
 
 
 @dataclass(frozen=True)
-class RunOutcome:
+class RunOutcome(Record):
     """What a run takes and costs: `days` of a run of `tokens`, with both ends of the 80 % interval of its step.
 
-    `price` is None where none was stated, `goodput` where no failures were.
+    `price` is None where none was stated, `goodput` where no failures were, `energy` where it was not asked for.
     """
 
     tokens: float | None
@@ -134,6 +141,7 @@ class RunOutcome:
     interval: tuple[float, float]
     price: Price | None = None
     goodput: Goodput | None = None
+    energy: Energy | None = None
 
     @property
     def useful(self) -> float:
@@ -160,6 +168,7 @@ class RunOutcome:
         return to_plain(
             tokens=self.tokens, days=self.days, days_80=self.days_80, currency=price and price.currency,
             cost=self.cost, cost_of_million_tokens=price and self.million_tokens, goodput=self.goodput,
+            energy=self.energy,
         )  # fmt: skip
 
 
@@ -182,7 +191,17 @@ def outcome(step: Step, run: TrainingRun) -> RunOutcome:
         days = run.seconds("duration") / DAY
         tokens = rate * useful * days * DAY
     between = (days * ends[0], days * ends[1]) if days is not None and run.tokens else None
-    return RunOutcome(tokens, days, between, gpus, rate, ends, price, lost)
+    drawn = _energy(step, run.energy, days, useful) if run.energy else None
+    return RunOutcome(tokens, days, between, gpus, rate, ends, price, lost, drawn)
+
+
+def _energy(step: Step, terms: str, days: float | None, useful: float) -> Energy:
+    """Return the energy of a run: that of lost steps counts, and power flows while it restarts."""
+    from weft.core.energy import EnergyTerms
+    from weft.step.energy import energy
+
+    found = energy(step, EnergyTerms.of(terms), days)
+    return replace(found, tokens_per_s=found.tokens_per_s * useful)
 
 
 def goodput(step: Step, run: TrainingRun) -> Goodput:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 
-from weft.core.answer import to_plain
+from weft.core.answer import Record, to_plain
 from weft.core.errors import InputError, show_value
 from weft.core.options import SUSTAINED, Fidelity, RunOptions
 from weft.step.clock import train
@@ -77,7 +77,7 @@ class Straggler:
 
 
 @dataclass(frozen=True)
-class Delay:
+class Delay(Record):
     """What a straggler costs a step: its `delay_s` of a step of `step_s`, and by the part that grows [s] (`waits`).
 
     `own_s` is how much longer the slow part itself takes in a step; `stage` is the pipeline stage where that costs

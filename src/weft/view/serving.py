@@ -118,12 +118,18 @@ class ServingReport(SystemReport[Serving]):
 
 
 def cost_sentences(answer: Serving) -> list[str]:
-    """Return what a million tokens cost, in a sentence, if a price was stated."""
+    """Return what a million tokens cost, and what GPUs draw, in sentences, as far as that was asked for."""
+    drawn: list[str] = []
+    if answer.terms:
+        from weft.view.energy import energy_sentences
+
+        drawn = energy_sentences(answer.energy, "output token")
     cost, price = answer.costs, answer.price
     if cost is None or price is None:
-        return []
+        return drawn
     lead = f"Cost: {price.text(cost.output)} for a million output tokens{_between(cost.interval, price.text)}"
-    return [f"{lead}; of prompt and output tokens apart {price.text(cost.prompt)} and {price.text(cost.decode)}."]
+    apart = f"of prompt and output tokens apart {price.text(cost.prompt)} and {price.text(cost.decode)}"
+    return [f"{lead}; {apart}.", *drawn]
 
 
 def _between(range_: tuple[float, float] | None, written: Callable[[float], str]) -> str:

@@ -65,14 +65,19 @@ def _launcher_sentence(answer: Plans) -> list[str]:
 
 
 def cost(answer: Plans) -> list[str]:
-    """Return what a million tokens cost under the best plan, in a sentence, if a price was stated."""
+    """Return what a million tokens cost under the best plan, and what it draws, as far as that was asked for."""
+    drawn: list[str] = []
+    if answer.terms:
+        from weft.view.energy import energy_sentences
+
+        drawn = energy_sentences(answer.energy)
     if answer.price is None:
-        return []
+        return drawn
     price, best = answer.price, answer.best
     value = answer.million_tokens(best)
     low, high = (price.text(value * end / best.step_time_s) for end in best.interval_s)
     least = "" if answer.objective == "cost" else "; --objective cost finds the plan and number of GPUs with the least"
-    return [f"Cost: {price.text(value)} for a million tokens (80 % interval {low} to {high}){least}."]
+    return [f"Cost: {price.text(value)} for a million tokens (80 % interval {low} to {high}){least}.", *drawn]
 
 
 def between(answer: Plans) -> Iterator[str]:

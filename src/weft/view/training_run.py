@@ -32,6 +32,10 @@ def run_sentences(run: RunOutcome | None) -> list[str]:
             f"Cost: {run.price.text(run.million_tokens)} for a million tokens (80 % interval {low} to {high}){whole}; "
             f"{_MONEY}."
         )
+    if run.energy:
+        from weft.view.energy import energy_sentences
+
+        said += energy_sentences(run.energy)
     return [*said, *(_failures(run.goodput, run.days) if run.goodput else [])]
 
 

@@ -104,7 +104,7 @@ class PartTimes:
 
     `parameters` counts those that the rank holds, `experts` those of routed experts among them, `narrow` those of GEMMs
     on a recipe's operands of 8 or 4 bits; `recompute` is the pass over what is recomputed before `backward`, `kept`
-    what one micro-batch needs in memory.
+    what one micro-batch needs in memory, `graphs` all of its operators.
     """
 
     name: str
@@ -116,6 +116,7 @@ class PartTimes:
     kept: SavedActivations = field(default_factory=SavedActivations)
     experts: int = 0
     narrow: int = 0
+    graphs: tuple[Graph, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -296,6 +297,12 @@ class Step(Answer):
     def hfu(self) -> float:
         """Hardware FLOPs utilization: as MFU, with the operations of recomputation."""
         return utilisation(self.flops(again=True), self.seconds, self.peak_flops)
+
+    @property
+    def without_kernel(self) -> float:
+        """Time in which no kernel runs on the mean pipeline device [s]; waits for communication run one."""
+        names = ("bubble", "imbalance", "wait", LAUNCH_GAPS, exposed_part("host"))
+        return sum(self.parts.get(name, 0.0) for name in names)
 
     @property
     def exposed(self) -> dict[str, float]:
