@@ -130,6 +130,8 @@ Share = Annotated[float, Quantity(Dimension.COUNT, at_most=1)]
 """A fraction of a whole, above 0 and at most 1."""
 ShareOrNone = Annotated[float, Quantity(Dimension.COUNT, at_most=1, zero_allowed=True)]
 """A fraction of a whole, 0 to 1."""
+Factor = Annotated[float, Quantity(Dimension.COUNT)]
+"""How many times more, above zero."""
 Cycles = Annotated[float, Quantity(Dimension.COUNT, zero_allowed=True)]
 """Clock cycles of a compute unit, zero or more."""
 Exponent = Annotated[float, Quantity(Dimension.COUNT, at_most=10, zero_allowed=True)]

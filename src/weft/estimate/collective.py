@@ -47,6 +47,7 @@ from weft.kernels.library.collectives import (
     way_name,
 )
 from weft.kernels.library.cost_model import best_ring, check_way, choose, tree_channels
+from weft.kernels.library.interconnect import Pattern
 from weft.kernels.library.profiles import at_clock, of_release, profile_for
 from weft.kernels.library.served import libraries
 
@@ -74,9 +75,9 @@ def across(algorithm: Algorithm, protocol: Protocol, size: FloatArray, group: Ra
     return (_tree if algorithm is Algorithm.TREE else _ring)(protocol, size, group)
 
 
-def _network(group: RankGroup) -> float:
-    """Rate of all network adapters of a node [bytes/s]."""
-    return group.fabric.nic * group.per_node * group.value("network.efficiency")
+def _network(group: RankGroup, pattern: Pattern) -> float:
+    """Rate of all network adapters of a node [bytes/s], or of its share of oversubscribed uplinks."""
+    return group.fabric.adapter(group.nodes, pattern) * group.per_node * group.value("network.efficiency")
 
 
 def _hop(group: RankGroup) -> float:
@@ -119,7 +120,7 @@ def _tree(protocol: Protocol, size: FloatArray, group: RankGroup) -> Parts:
     local, nodes = group.per_node, group.nodes
     between = 2 * np.ceil(np.log2(nodes))
     hops = 2 * (local - 1) * _local_hop(protocol, group) + between * _hop(group)
-    rate = _network(group) * PAYLOAD[protocol]
+    rate = _network(group, "tree") * PAYLOAD[protocol]
     fill = _TREE_STAGES * _TREE_CHUNK[protocol] * tree_channels(group) / rate
     carried = size * 2 * (nodes - 1) / nodes
     filling = fill * -np.expm1(-_TREE_STAGES * size / rate / fill)
@@ -134,7 +135,7 @@ def _switched_tree(size: FloatArray, group: RankGroup) -> Parts:
     hops = 2 * np.ceil(np.log2(nodes)) * _hop(group)
     start = np.full_like(size, _launch(group) + hops)
     inside = size * volume("all_reduce", local) / (group.value("nvls.efficiency") * group.fabric.figure(local))
-    outside = size * 2 * (nodes - 1) / nodes / _network(group)
+    outside = size * 2 * (nodes - 1) / nodes / _network(group, "tree")
     both = np.sum(together(inside, outside, _TWO_STAGES), axis=0)
     latency, transfer = together(start, both, group.value("nvls.overlap"))
     most = switch_limit(local, group)
@@ -150,7 +151,7 @@ def _ring(protocol: Protocol, size: FloatArray, group: RankGroup) -> Parts:
     local, nodes, ranks, hops = group.per_node, group.nodes, group.ranks, group.hops
     between = hops // (ranks - 1) * (nodes - 1) if ranks > 1 else 0
     latency = (hops - between) * _local_hop(protocol, group) + between * _hop(group)
-    inside, outside = _inside(protocol, group), _network(group) * PAYLOAD[protocol]
+    inside, outside = _inside(protocol, group), _network(group, "ring") * PAYLOAD[protocol]
     rate = min(inside, outside) if local > 1 else outside
     side = np.full(size.shape, rate < inside or local == 1)
     transfer = size * group.volume / rate
@@ -169,7 +170,7 @@ def _pat(size: FloatArray, group: RankGroup) -> Parts:
     (meta-pytorch/autoparallel cost_models/h100_nvswitch_roce_400g.py; nothing is fitted to it).
     """
     latency = np.full_like(size, np.ceil(np.log2(group.nodes)) * _hop(group))
-    moving = size * group.volume / (_PAT_RATE * _network(group))
+    moving = size * group.volume / (_PAT_RATE * _network(group, "exchange"))
     return {"launch": np.full_like(size, _launch(group)), "latency": latency, "network": moving}
 
 
@@ -189,7 +190,7 @@ def _pairwise(protocol: Protocol, size: FloatArray, group: RankGroup) -> Parts:
     connection are full.
     """
     local, ranks = group.per_node, group.ranks
-    remote, part, rate = ranks - local, size / ranks, group.fabric.nic
+    remote, part, rate = ranks - local, size / ranks, group.fabric.adapter(group.nodes, "exchange")
     first = np.minimum(part, _CONNECTION)
     outside = remote * first / (rate * group.value("network.exchange_first"))
     outside += remote * (part - first) / (rate * group.value("network.exchange_efficiency"))

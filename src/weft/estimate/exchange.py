@@ -185,7 +185,7 @@ def time_exchange(what: Exchange, machine: Target, of: Dispatcher, nodes: int, c
         wide["link"] = amount.link_bytes / (given["link"] * gpu.link.bandwidth)
     if nodes > 1:
         share = given["network"] * (2.0 / nodes) ** given["spread"]
-        wide["network"] = amount.network_bytes / (share * machine.fabric.nic)
+        wide["network"] = amount.network_bytes / (share * machine.fabric.adapter(nodes, "exchange"))
     wide = blend_parts(wide, _NORM)
     if nodes > 1:  # whose tables hold the network alone: never faster than the wires of a node
         lacking = amount.link_bytes / gpu.link.bandwidth - np.sum(list(wide.values()), axis=0)

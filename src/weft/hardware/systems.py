@@ -15,6 +15,7 @@ from weft.core.catalog import (
     Count,
     CountOrNone,
     Delay,
+    Factor,
     Part,
     Provenance,
     Rules,
@@ -111,13 +112,21 @@ def chain_gain(topology: Topology, gpus: int, whole: int) -> float:
 class Network(Part):
     """The network between nodes: each GPU's rate in one direction, and its latency.
 
-    `launch` is what its transport adds to the start of a collective, compared with InfiniBand.
+    `launch` is what its transport adds to the start of a collective, compared with InfiniBand. The adapters of `leaf`
+    nodes share leaf switches, whose uplinks to the spine have `oversubscription` times less bandwidth (1: as much).
     """
 
     kind: str
     bandwidth: BytesPerSecond
     latency: Seconds
     launch: Delay = 0.0
+    oversubscription: Factor = 1.0
+    leaf: Count = 1
+
+    @property
+    def oversubscribed(self) -> bool:
+        """Whether uplinks of leaf switches have less bandwidth than adapters."""
+        return self.oversubscription > 1
 
 
 class Node(Sourced):
@@ -193,6 +202,11 @@ class Node(Sourced):
     def _check(self) -> Self:
         if self.topology == "mesh" and not self.links_per_pair:
             raise broken_rule("links_per_pair must be at least 1 in a mesh")
+        if self.network.oversubscription < 1:
+            raise broken_rule(
+                f"network.oversubscription is {self.network.oversubscription:g}; give 1 (uplinks carry all that the "
+                "adapters of a leaf send) or more, like 4"
+            )
         if self.topology == "hybrid" and not self.edges:
             raise broken_rule("edges must list the links of a hybrid topology, like [[0, 1, 4], [0, 2, 1]]")
         for first, second, links in self.edges:
@@ -286,11 +300,17 @@ class System(Whole):
         """Return how late a rank begins [seconds]."""
         return self.start.get(rank, 0.0)
 
-    def with_gpus(self, gpus: int, nodes: int | None = None) -> Self:
+    def with_gpus(self, gpus: int, nodes: int | None = None, apart: int = 1) -> Self:
         """Return the same node or GPU with another number of GPUs, on as few nodes as hold them unless `nodes` says.
 
-        Raises InputError for GPUs that cannot be spread so, and where ranks differ.
+        Of an oversubscribed network every `apart`-th node is taken, so that fewer of them share a leaf switch. Raises
+        InputError for GPUs that cannot be spread so, and where ranks differ.
         """
+        if apart > 1 and self.node and self.node.network.oversubscribed:
+            near = {"leaf": max(self.node.network.leaf // apart, 1)}
+            network = self.node.network.model_copy(update=near)
+            thinned = self.node.model_copy(update={"network": network})
+            return self.model_copy(update={"node": thinned}).with_gpus(gpus, nodes)
         if gpus == self.gpus and nodes in (None, self.nodes):
             return self
         if self.variants or self.start or self.fabric:
@@ -353,6 +373,8 @@ class System(Whole):
     def inputs(self) -> dict[str, Any]:
         """Every value that decides a run, and which of them the user set, as plain data: the key of kept records."""
         node = None if self.node is None else self.node.model_dump(exclude={*_PROSE, "gpu"})
+        if node and self.node and not self.node.network.oversubscribed:  # decides nothing
+            del node["network"]["oversubscription"], node["network"]["leaf"]
         own = self.model_dump(mode="json", include={"gpus", "nodes", "start"})
         library = self.library.model_dump(exclude=_PROSE)
         variants = {str(rank): _gpu_inputs(gpu) for rank, gpu in self.variants.items()}

@@ -34,17 +34,22 @@ def group(system: System, plan: Deployment, axis: str, size: int | None = None) 
     `size` overrides the degree of the axis, as for pairs of neighbours; the replicas of the same weights ("dp") may
     include the context-parallel ranks. Without a node, all are alike.
     """
+    return system.with_gpus(*place(system, plan, axis, plan.degree(axis) if size is None else size))
+
+
+def place(system: System, plan: Deployment, axis: str, count: int) -> Place:
+    """The GPUs of one group of an axis, and the nodes over which the plan's placement spreads them.
+
+    How many nodes lie from one to the next is 1 where the network is not oversubscribed, and it decides nothing.
+    """
     each = system.node.gpus_per_node if system.node else system.gpus
-    return system.with_gpus(*place(each, plan, axis, plan.degree(axis) if size is None else size))
-
-
-def place(each: int, plan: Deployment, axis: str, count: int) -> Place:
-    """The GPUs of one group of an axis, and the nodes of `each` GPUs over which the plan's placement spreads them."""
     outer = "cp" if axis == "dp" and count > plan.dp else axis
-    together = max(each // plan.stride(outer), 1)
+    stride = plan.stride(outer)
+    together = max(each // stride, 1)
     while count % together:
         together -= 1
-    return count, count // together
+    apart = stride // each if system.node and system.node.network.oversubscribed else 1
+    return count, count // together, max(apart, 1)
 
 
 BETWEEN_OTHERS = BenchmarkProtocol(rotation=math.inf, after_others=True)
@@ -59,8 +64,8 @@ ROOM = "1000 TB"
 """Memory of the GPU on which operators are timed: whether a step fits is answered apart, for all tensors together."""
 
 
-Place = tuple[int, int]
-"""GPUs of a group, and the nodes over which they are spread."""
+Place = tuple[int, int, int]
+"""GPUs of a group, the nodes over which they are spread, and how many nodes lie from one of these to the next."""
 Case = tuple[Op, Place | None, Driver | None]
 """An operator, the place of a collective's ranks, and who carries it out."""
 
@@ -226,7 +231,6 @@ class OperatorTimes:
     ) -> None:
         self._plan, self.options, self.known = plan, options, known or DurationCache(system, options)
         self._engine = fidelity == "windows"
-        self._each = system.node.gpus_per_node if system.node else system.gpus
         self._places: dict[tuple[str, int], Place] = {}
 
     @cached_property
@@ -268,7 +272,7 @@ class OperatorTimes:
         """Return the place of the ranks of an axis."""
         key = axis, ranks
         if key not in self._places:
-            self._places[key] = place(self._each, self._plan, axis, ranks)
+            self._places[key] = place(self.known.system, self._plan, axis, ranks)
         return self._places[key]
 
     def collective_seconds(self, kind: str, size: int, ranks: int, dtype: str, axis: str) -> float:

@@ -63,14 +63,16 @@ def _check_ranks(graph: Graph, where: System) -> None:
 
 
 def _places(graph: Graph, where: System) -> Mapping[str, Place]:
-    """GPUs and nodes of the group of every collective, by node."""
+    """GPUs, nodes and their distance of the group of every collective, by node."""
     each = where.node.gpus_per_node if where.node else where.gpus
     found: dict[str, Place] = {}
     for node in graph:
         if isinstance(node.op, Collective):
             listed = [int(rank) for rank in graph.labels.get(f"group {node.stream}", "").split()]
             ranks = listed if len(listed) == node.op.ranks else range(node.op.ranks)
-            found[node.id] = node.op.ranks, len({rank // each for rank in ranks})
+            held = sorted({rank // each for rank in ranks})
+            thin = where.node and where.node.network.oversubscribed and len(held) > 1
+            found[node.id] = node.op.ranks, len(held), held[1] - held[0] if thin else 1
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal
 
 from weft import hardware
 from weft.core.catalog import Quantity
@@ -20,6 +21,13 @@ _RING_SPEED = {architecture: _RATE.parse(text) for architecture, text in _VALUES
 _MESH_WORKGROUPS: dict[int, int] = {int(size): count for size, count in _VALUES["mesh_workgroups"].items()}
 
 
+Pattern = Literal["ring", "tree", "exchange"]
+"""How traffic goes from node to node: to the next one, along a tree, or to all others."""
+_TREE_CROSSINGS = 1.5
+"""Traffic that leaves a leaf switch along a double binary tree, by that of a node [assumed, 1 to 2: of a block of nodes
+of each tree one edge goes up, and one of the first node's to a child in the block before]."""
+
+
 @dataclass(frozen=True)
 class Interconnect:
     """The links between the GPUs of a system, as a library's cost model sees them.
@@ -30,8 +38,9 @@ class Interconnect:
     vendor of a node's CPUs. `multicast` says whether the switch reduces (NVLS). For irregular topologies, `lanes` maps
     a minimum number of ranks to the width of the rings [links]. `bridge` is the number of links that join pairs of
     GPUs of a PCIe machine, and the rate that the library assumes for each [bytes/s]. `kernels` are the costs of the
-    library's kernels. Where rates were changed, `sold` are those of the catalogue's system of that name, of a link and
-    of the network [bytes/s].
+    library's kernels. The nodes of a group share leaf switches by `leaf`, whose uplinks have `oversubscription` times
+    less bandwidth than their adapters. Where rates were changed, `sold` are those of the catalogue's system of that
+    name, of a link and of the network [bytes/s].
     """
 
     gpu: Gpu
@@ -48,6 +57,25 @@ class Interconnect:
     lanes: tuple[tuple[int, float], ...] = ()
     bridge: tuple[int, float] = (0, 0.0)
     sold: tuple[float, float] | None = None
+    oversubscription: float = 1.0
+    leaf: int = 1
+
+    def adapter(self, nodes: int, pattern: Pattern) -> float:
+        """Rate of the network per GPU and direction for a collective over `nodes` nodes [bytes/s].
+
+        Nodes under one leaf switch send to each other at the rate of their adapters. Where a group has several leaves,
+        what leaves them shares uplinks: of a ring one node's traffic for each leaf, of a tree one and a half (a block
+        of nodes has an edge up, and one to each neighbour that is a parent or a child), and of an exchange what goes to
+        nodes of other leaves. All groups that pass through a leaf send at once.
+        """
+        if nodes <= self.leaf:
+            return self.nic
+        crossing = {
+            "ring": 1 / self.leaf,
+            "tree": min(_TREE_CROSSINGS / self.leaf, 1.0),
+            "exchange": (nodes - self.leaf) / (nodes - 1),
+        }[pattern]
+        return self.nic / max(self.oversubscription * crossing, 1.0)
 
     @property
     def sold_links(self) -> Interconnect:
@@ -156,6 +184,8 @@ def _links(system: System) -> Interconnect:
         nic_latency=node.network.latency,
         nic_launch=node.network.launch,
         cpu=node.cpu,
+        oversubscription=node.network.oversubscription,
+        leaf=node.network.leaf,
         lanes=tuple(sorted(lanes.items())),
         bridge=bridge,
     )

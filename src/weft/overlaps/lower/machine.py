@@ -20,8 +20,9 @@ from weft.engine.program import Hardware, Wiring, below
 from weft.engine.state import Table
 from weft.hardware import Fabric, Gpu, GpuLink, System, chain_gain
 from weft.hardware.fabric import NETWORK_PAYLOAD, full, nodes, switch
-from weft.hardware.systems import Node
+from weft.hardware.systems import Network, Node
 from weft.kernels import running_clock
+from weft.kernels.library.interconnect import interconnect
 
 _UNIT = 64
 _QUEUED_REQUESTS = 4
@@ -335,7 +336,8 @@ def ring_link(system: System, gpu: Gpu | None = None) -> GpuLink:
     if system.nodes == 1:
         return link.model_copy(update={"bandwidth": inside}) if each > 1 else link
     network = system.node.network
-    out = each * network.bandwidth
+    rate = interconnect(system).adapter(system.nodes, "ring") if network.oversubscribed else network.bandwidth
+    out = each * rate
     inside *= chain_gain(system.node.topology, each, system.node.gpus_per_node)
     bandwidth = min(inside, out)
     values = {
@@ -358,8 +360,24 @@ def of_levels(system: System) -> System:
         return system
     network, link, each = system.node.network, system.gpu.link, system.gpus_per_node
     inside = min(_inside(system.node, each), link.bandwidth)
-    joined = nodes(system.gpus, inside, link.latency, each, network.bandwidth, network.latency)
+    apart = _leaves(network, system.nodes)
+    joined = nodes(system.gpus, inside, link.latency, each, network.bandwidth, network.latency, apart)
     return system.model_copy(update={"fabric": joined})
+
+
+def _leaves(network: Network, count: int) -> float | None:
+    """Return by how much uplinks of leaves of a node each are oversubscribed; None where no uplink limits.
+
+    Raises InputError for larger leaves, which the fabric of nodes does not have.
+    """
+    if not network.oversubscribed or count <= network.leaf:
+        return None
+    if network.leaf > 1:
+        raise InputError(
+            f"network.leaf is {network.leaf}, and the engine joins {count} nodes by a leaf switch each; set "
+            "network.leaf=1, or ask for closed forms ('weft step --fidelity estimate', 'weft predict')"
+        )
+    return network.oversubscription
 
 
 def nodes_among(system: System, ranks: int) -> int:
