@@ -120,6 +120,12 @@ _TOKENS = Value("N|LOW-HIGH", tokens)
     multiple=True,
     metavar="FIGURE",
 )
+@option(
+    "--straggler",
+    "One slow part, and how much of its delay reaches TPOT: gpu:5% (a clock 5 % lower), node:network=0.5 (half the "
+    "rate of a node's network), nic (one adapter at half its rate).",
+    Value("PART"),
+)
 @price_option()
 @energy_option()
 @option(
@@ -152,6 +158,7 @@ def serve(
     plan: bool,
     sweep_concurrency: bool,
     measured: tuple[str, ...] = (),
+    straggler: str | None = None,
     price: str | None = None,
     energy: str | None = None,
     model: str | None = None,
@@ -169,6 +176,10 @@ def serve(
     check_terms(price, energy, machine)
     if measured:
         _check_measured(plan, measured)
+    if straggler is not None:
+        from weft.step.straggler import Straggler
+
+        Straggler.of(straggler)
     load, limits = Load(**fields_in(Load, asked)), Limits(**fields_in(Limits, asked))
     arguments = words_behind()
     if launch is None and (arguments or define):
@@ -184,13 +195,14 @@ def serve(
                 machine, model, load=load, limits=limits, sweep_concurrency=sweep_concurrency, options=options,
                 progress=progress, instead=changed, **stated,
             )  # fmt: skip
-        return _completed(served, measured, price, energy)
+        return _completed(served, straggler, measured, price, energy)
     if model is None:
         raise InputError('name a model, like llama-3-8b, or the command that serves it: --launch "vllm serve ..."')
     if plan:
         if click.get_current_context().params.get("against"):
             raise InputError("--against compares loads on one layout, and --plan searches layouts; ask for two plans")
         refuse_given("with --plan, which has its front", "sweep_concurrency")
+        refuse_given("with --plan; ask for the layout that it finds", "straggler")
         fix = fields_in(ServingPlan, typed_options(asked))
         with progress_bar("planning") as progress:
             plans = weft.plan_serving(model, machine, load, limits, fix, options=options, progress=progress)
@@ -201,7 +213,7 @@ def serve(
             model, machine, layout, load, limits, sweep_concurrency=sweep_concurrency, options=options,
             progress=progress,
         )  # fmt: skip
-    return _completed(answer, measured, price, energy)
+    return _completed(answer, straggler, measured, price, energy)
 
 
 def _check_measured(plan: bool, measured: tuple[str, ...]) -> None:
@@ -216,6 +228,9 @@ def _check_measured(plan: bool, measured: tuple[str, ...]) -> None:
         MeasuredFigure.of(text)
 
 
-def _completed(answer: Serving, measured: tuple[str, ...], price: str | None, energy: str | None) -> Serving:
+def _completed(
+    answer: Serving, straggler: str | None, measured: tuple[str, ...], price: str | None, energy: str | None
+) -> Serving:
+    answer = answer.delayed(straggler) if straggler else answer
     judged = answer.judged(*measured) if measured else answer
     return valued(judged, price, energy)

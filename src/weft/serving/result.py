@@ -27,6 +27,8 @@ from weft.models.formats import BF16, ServedFormat
 if TYPE_CHECKING:
     from weft.hardware import System
     from weft.models import Transformer
+    from weft.serving.serve import Ready
+    from weft.serving.straggler import ServingDelay
     from weft.step.serving_plan import ServingPlan
 
 STATISTICS = ("mean", "p50", "p90", "p99")
@@ -282,9 +284,10 @@ class Serving(Answer):
     requests arrive); under overload the rates are the capacity, and no latency is stated. Latencies of a
     `finite` load, a trace, are those of all its requests. `pools` are the capacities of
     disaggregated workers alone. `lengths` are those of prompts and answers as asked for.
-    `activity` is what the mean GPU does in the window, `terms` what counts beside its power. `needs` says which
-    hardware methods of overlap take that GPUs on sale, or the system, lack. `format` is that of
-    products and weights; `engine` says which version of the framework has these rules and host times.
+    `activity` is what the mean GPU does in the window, `terms` what counts beside its power, `late` what a slow part
+    costs, `again` serves the load again. `needs` says which hardware methods of overlap take that GPUs on sale, or the
+    system, lack. `format` is that of products and weights; `engine` says which version of the framework has these rules
+    and host times.
     """
 
     kind = "serving"
@@ -316,6 +319,23 @@ class Serving(Answer):
     price: Price | None = None
     activity: Activity = field(default_factory=Activity)
     terms: EnergyTerms | None = None
+    late: ServingDelay | None = None
+    again: Ready | None = field(default=None, repr=False, compare=False)
+
+    def delayed(self, straggler: str) -> Serving:
+        """Return the load with what a slow part costs it (`late`): the same requests are served with it.
+
+        The part is "gpu:5%" (a clock 5 % lower), "node:network=0.5" (half the rate of a node's network) or "nic" (one
+        adapter at half its rate). Raises InputError for another text, for a network in one node, and for an answer that
+        `weft.serve` did not return.
+        """
+        from weft.serving.straggler import delay
+        from weft.step.straggler import Straggler
+
+        part = Straggler.of(straggler)
+        if self.again is None:
+            raise InputError("this load cannot be served again; ask weft.serve for it")
+        return replace(self, late=delay(self.again, self, part))
 
     def powered(self, terms: str) -> Serving:
         """Return the load with its power and energy, of "gpus" alone or with more terms (`EnergyTerms.of`).
@@ -421,6 +441,7 @@ class Serving(Answer):
             iteration_parts=self.iteration_parts,
             costs=self.costs,
             energy=self.energy,
+            straggler=self.late,
             curve=self.curve,
             needs=self.needs,
             notes=self.notes,

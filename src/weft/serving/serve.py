@@ -128,12 +128,16 @@ class Ready:
         """
         made = self
         for _ in range(_MOST_ROUNDS):
-            answered, iterations, capacity = made._run(progress, resumes)
+            answered, iterations, capacity = made.run(progress, resumes)
             count = made._steady_count(answered, capacity)
             if count <= len(made.asked.asked):
                 break
             made = made.of(count)
-        return made.serving(answered, iterations, capacity)
+        return replace(made.serving(answered, iterations, capacity), again=made)
+
+    def slowed(self, system: System, late: Sequence[int]) -> Ready:
+        """Return the same load on replicas of which those that are `late` run on the other, slower system."""
+        return replace(self, server=self.server.slowed(system, late, self.plan.of_pass, self.options))
 
     def of(self, requests: int) -> Ready:
         """Return the same with another number of requests."""
@@ -143,8 +147,8 @@ class Ready:
             options=self.options,
         )  # fmt: skip
 
-    def _run(
-        self, progress: Progress | None, resumes: bool
+    def run(
+        self, progress: Progress | None = None, resumes: bool = False
     ) -> tuple[list[ServedRequest], list[Iteration], float | None]:
         """Serve the load: requests and iterations, and the capacity if the load may be above it."""
         checkpoint = self._checkpoint() if resumes else None
@@ -306,7 +310,8 @@ def step_times(model: Transformer, where: System, plan: ServingPlan, options: Ru
 class Server:
     """A model's replicas, ready to serve loads; `sent` are times [s] of KV-cache transfers by tokens of a prompt.
 
-    Prompts are read by the first `readers` of the replicas, or by all of those of `reads`, whose layout is their own.
+    Replicas that are `late` are those of `slow`, whose machine is slower. Prompts are read by the first `readers` of
+    the replicas, or by all of those of `reads`, whose layout is their own.
     """
 
     times: StepTimes
@@ -318,6 +323,8 @@ class Server:
     shared: int = 0
     sent: dict[int, float] = field(default_factory=dict)
     reads: Server | None = None
+    slow: Server | None = None
+    late: frozenset[int] = frozenset()
 
     @property
     def forward(self) -> Forward:
@@ -377,7 +384,30 @@ class Server:
     def _again(self) -> Callable[[int], float] | None:
         return self.how.outside if self.how.asks_again else None
 
+    def slowed(self, system: System, late: Sequence[int], plan: ServingPlan, options: RunOptions) -> Server:
+        """Return the same replicas, those that are `late` on a slower system; `plan` is that of their passes."""
+        how = self.how
+        times = step_times(self.forward.model, system, plan, options).with_launches(how.launch, how.graphed, how.pieces)
+        return replace(self, slow=replace(self, times=times, sent={}), late=frozenset(late), sent={})
+
+    def slowness(self, iterations: Sequence[Iteration]) -> float:
+        """Return how many times as long a token waits for its iteration on a replica that is late, in the mean.
+
+        Iterations count by the requests that decode in them; without any, all alike.
+        """
+        if self.slow is None:
+            return 1.0
+        decode = [one for one in iterations if one.decodes]
+        usual = slow = 0.0
+        for some in by_kind(decode or iterations):
+            count, shape = sum(one.steps * max(one.decodes, not decode) for one in some), mean_shape(some)
+            usual += count * self._period(shape)
+            slow += count * self.slow._period(shape)
+        return max(slow / usual, 1.0)
+
     def _replica(self, at: int, pipeline: Pipeline | None) -> Replica:
+        if self.slow and at in self.late:
+            return self.slow._replica(at, pipeline)
         pool = Pool(self.how.cache_bytes, self.how.block, self.forward.cache, self.shared)
         return Replica(
             at, self.times, pool, self.policy.make(), tokens=self.how.tokens, sequences=self.how.sequences,
@@ -387,7 +417,8 @@ class Server:
 
     def transfer(self, request: Request) -> float:
         """Return the time to transfer a prompt's KV cache [s]: each prefill GPU sends to a decode GPU."""
-        return self.sending(request.computed)
+        sender = self.slow if self.slow and request.replica in self.late else self
+        return sender.sending(request.computed)
 
     def sending(self, tokens: int) -> float:
         """Return the time to transfer the KV cache of `tokens` tokens from a prefill worker [s]."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.core.report import Part, Section, SystemReport
 from weft.core.report.table import Table, number, text
@@ -13,6 +13,9 @@ from weft.view.figure import Axis, Color, Figure, Words, areas, curves, stack_fi
 from weft.view.shares import seconds
 from weft.view.step import ranks, waterfall_table
 from weft.view.words import percent
+
+if TYPE_CHECKING:
+    from weft.serving.straggler import ServingDelay
 
 _SURE = (
     "expected error: of iterations that of `weft prefill` and `weft decode`; sampling and the network to the clients "
@@ -60,7 +63,7 @@ class ServingReport(SystemReport[Serving]):
             found.append(
                 f"Goodput {answer.goodput:.3g} req/s: SLO attainment {percent(answer.slo_attainment)} ({slo})."
             )
-        found += [*_most_clients(answer), *_too_few(answer), *cost_sentences(answer)]
+        found += [*_most_clients(answer), *_too_few(answer), *_straggler(answer.late), *cost_sentences(answer)]
         return [*found, _memory(answer), _bound(answer), *_first_token(answer), *answer.needs]
 
     def notes(self) -> list[str]:
@@ -115,6 +118,27 @@ class ServingReport(SystemReport[Serving]):
             Section("Iterations", [steps, step]),
             Section("Replicas", [replicas]),
         ]
+
+
+def _straggler(late: ServingDelay | None) -> list[str]:
+    """Return what a slow part costs, and who waits for it, in a sentence."""
+    if late is None:
+        return []
+    alone = late.replicas == 1
+    axes = f", whose {' and '.join(one.upper() for one in late.axes)} ranks wait for it" if late.axes else ""
+    lead = (
+        f"Straggler: {late.straggler.words} makes iterations of {late.replicas} replica{'s' * (not alone)} "
+        f"{late.own - 1:.1%} longer{axes}"
+    )
+    if late.own == 1:
+        lead = f"Straggler: {late.straggler.words} lengthens no iteration, as no collective of a replica waits for it"
+    before, after = late.output_tokens_per_s
+    said = f"output tokens/s {before:,.0f} to {after:,.0f} ({after / before - 1:+.1%})"
+    if late.tpot_s:
+        before, after = late.tpot_s
+        reaching = f", {percent(late.reaching)} of the iterations' delay" if late.reaching is not None else ""
+        said = f"mean TPOT {seconds(before)} to {seconds(after)} ({after / before - 1:+.1%}{reaching}); {said}"
+    return [f"{lead}: {said}."]
 
 
 def cost_sentences(answer: Serving) -> list[str]:
