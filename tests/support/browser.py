@@ -7,11 +7,20 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+_START = """import fcntl, os, sys
+ends = [fcntl.fcntl(int(end), fcntl.F_DUPFD, 10) for end in sys.argv[1:3]]
+os.dup2(ends[0], 3)
+os.dup2(ends[1], 4)
+os.execv(sys.argv[3], sys.argv[3:])"""
+"""The browser reads from file descriptor 3, and writes to 4."""
 
 
 class Browser:
@@ -21,9 +30,9 @@ class Browser:
         to_browser, ours = os.pipe()
         mine, from_browser = os.pipe()
 
-        script = f'exec "$@" 3<&{to_browser} 4>&{from_browser}'
         command = [
-            "sh", "-c", script, "sh", str(BROWSER), "--headless=new", "--no-sandbox", "--disable-gpu",
+            sys.executable, "-c", _START, str(to_browser), str(from_browser), str(BROWSER),
+            "--headless=new", "--no-sandbox", "--disable-gpu",
             "--remote-debugging-pipe", f"--user-data-dir={profile}", "--no-first-run", *flags, "about:blank",
         ]  # fmt: skip
         self.process = subprocess.Popen(
@@ -47,7 +56,10 @@ class Browser:
         self.into.write(json.dumps(message).encode() + b"\0")
         while True:
             while b"\0" not in self.rest:
-                self.rest += self.out.read(1 << 16)
+                read = self.out.read(1 << 16)
+                if not read:
+                    raise RuntimeError(f"the browser has ended: {self.process.wait(5)}")
+                self.rest += read
             text, _, self.rest = self.rest.partition(b"\0")
             found = json.loads(text)
             if found.get("id") == self.number:

@@ -103,6 +103,14 @@ def test_the_pinned_state_itself_has_no_contrast():
         list(answers.contrast("train", state, state))
 
 
+def test_the_values_that_a_field_offers_are_those_that_set_takes():
+    (found,) = answers.values(parse_state("overlap", FUSE))
+    value = next(one for one in found["values"] if one.startswith("link.bandwidth="))
+    state = parse_state("overlap", FUSE)
+    same = answers.ask(answers.question("overlap", {**state, "set": (value,)}))[0].tables()[0]
+    assert same.rows == answers.ask(answers.question("overlap", state))[0].tables()[0].rows
+
+
 SCRIPT = """torchrun --nproc-per-node 8 --nnodes 1 pretrain_gpt.py --num-layers 32 --hidden-size 4096 \\
  --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention --num-query-groups 8 --swiglu \\
  --max-position-embeddings 8192 --seq-length 4096 --micro-batch-size 2 --global-batch-size 32 --bf16 \\

@@ -32,7 +32,7 @@ def test_the_command_of_a_first_visit_is_one_that_the_command_line_takes(tab):
     of = TABS[tab]
     words = arguments(of.command, parse_state(tab, of.start))
     assert shlex.split(show_command(words)) == ["weft", *words]
-    find_command(of.command).make_context("weft", words[len(of.command) :]).close()
+    find_command(of.command)[0].make_context("weft", words[len(of.command) :]).close()
 
 
 @pytest.mark.parametrize("tab", TABS)
@@ -118,7 +118,7 @@ def test_a_file_travels_in_the_address():
 
 @pytest.mark.parametrize("name", ["mine.py", "a/b.json", "../b.json", "<img src=x>.json", ".json", "x" * 90 + ".json"])
 def test_a_file_with_another_name_is_refused(name):
-    with pytest.raises(InputError, match="is no name of a file that the page takes"):
+    with pytest.raises(InputError, match="is no file that the page takes"):
         pack_file(name, "{}")
 
 

@@ -9,13 +9,17 @@ from typing import Any
 
 import click
 
+from weft import hardware
 from weft.cli.output import Outputs
 from weft.core.answer import Answer
 from weft.core.contrast import Contrast
 from weft.core.errors import InputError
 from weft.core.report import Report, Table
-from weft.core.report.table import Column, number, plain
-from weft.ui.state import TABS, State, arguments, find_command, params_of, show_command
+from weft.core.report.table import number, plain
+from weft.plan.plans import Plans
+from weft.plan.serving_plans import ServingPlans
+from weft.ui.plans import state_of
+from weft.ui.state import FILE, TABS, State, arguments, find_command, params_of, show_command, write_query
 from weft.view import answers
 from weft.view.page import conclusions, fragment
 
@@ -29,7 +33,6 @@ class _Kept(Outputs):
     shown: Any = None
 
     def show(self, shown: Any, *_: Any, **__: Any) -> None:
-        """Keep what the command shows."""
         self.shown = shown
 
 
@@ -38,15 +41,10 @@ def ask(words: Sequence[str]) -> tuple[Report[Any], str]:
 
     Raises what the command raises.
     """
-    path = next(tab for tab in _PATHS if tuple(words[: len(tab)]) == tab)
-    kept = _Kept()
-    command = find_command(path)
-    with command.make_context(f"weft {' '.join(path)}", list(words[len(path) :]), obj=kept) as context:
+    kept, (command, at) = _Kept(), find_command(tuple(words))
+    with command.make_context(" ".join(("weft", *words[:at])), list(words[at:]), obj=kept) as context:
         command.invoke(context)
     return (answers.report(kept.shown) if isinstance(kept.shown, Answer) else kept.shown), kept.state
-
-
-_PATHS = tuple(dict.fromkeys(path for tab in TABS.values() for path in tab.commands))
 
 
 def question(tab: str, state: State, at: int | None = None) -> list[str]:
@@ -55,7 +53,8 @@ def question(tab: str, state: State, at: int | None = None) -> list[str]:
     if at is None:
         return arguments(of.command, state)
     more = of.asks[at]
-    return arguments(more.command or of.command, state, more.added)
+    left = {key: values for key, values in state.items() if key not in more.without}
+    return arguments(more.command or of.command, left, more.added)
 
 
 def answer(tab: str, state: State, at: int | None = None) -> Iterator[Message]:
@@ -70,8 +69,19 @@ def answer(tab: str, state: State, at: int | None = None) -> Iterator[Message]:
     if at is not None and TABS[tab].asks[at].is_live:
         return
     yield {"kind": "answer", "html": fragment(report, "main-" if at is None else f"ask{at}-")}
-    if at is None and (launch := launch_text(report.answer)):
+    found = report.answer
+    if isinstance(found, Plans | ServingPlans) and found.best is not None:
+        plan, framework = found.best.plan, found.best.setting.framework if isinstance(found, Plans) else ""
+        kept = {key: values for key, values in state.items() if key.replace("-", "_") not in {*vars(plan), FILE}}
+        yield {"kind": "open", "query": write_query({**kept, **state_of(tab, found.model, plan, framework)})}
+    if at is None and (launch := launch_text(found)):
         yield {"kind": "launch", "text": launch[1], "title": launch[0]}
+
+
+def values(state: State) -> Iterator[Message]:
+    """Yield the values of the machine of a state by path, as --set takes them."""
+    machine = hardware.system(next((state[key][0] for key in ("system", "gpu") if key in state), ""))
+    yield {"kind": "values", "values": [f"{path}={one.text}" for path, one in machine.provenance.items()]}
 
 
 def lead(report: Report[Any], clock: str = "") -> str:
@@ -102,36 +112,26 @@ def launch_text(found: Any) -> tuple[str, str] | None:
 
 def contrast(tab: str, before: State, after: State) -> Iterator[Message]:
     """Yield what differs between the answers to two states: the contrast of --against, or tables side by side."""
-    changed = {
-        key: (before.get(key), after.get(key))
-        for key in dict.fromkeys((*before, *after))
-        if before.get(key) != after.get(key)
-    }
+    keys = dict.fromkeys((*before, *after))
+    changed = {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
     if not changed:
         raise InputError("the state is the pinned one; change a field to see both side by side")
     label = ", ".join(f"{key} {', '.join(now or ('not given',))}" for key, (_, now) in changed.items())
-    yield {
-        "kind": "command",
-        "text": _against(tab, before, changed)
-        or f"{show_command(question(tab, before))}\n{show_command(question(tab, after))}",
-    }
+    commands = [show_command(question(tab, state)) for state in (before, after)]
+    yield {"kind": "command", "text": _against(tab, before, changed) or "\n".join(commands)}
     first, second = (ask(question(tab, state))[0] for state in (before, after))
     try:
         both = answers.report(Contrast({"pinned": first.answer, label: second.answer}))
-        yield {"kind": "lead", "html": lead(both)}
-        yield {"kind": "answer", "html": fragment(both, "both-")}
+        said = lead(both)
     except InputError:  # no one time with its parts
-        yield {
-            "kind": "lead",
-            "html": f'<p class="lead">{escape(f"Pinned, and with {label}: the tables of both.")}</p>',
-        }
-        yield {"kind": "answer", "html": fragment(_SideBySide(first, second), "both-")}
+        both, said = _SideBySide(first, second), f"<p>{escape(f'Pinned, and with {label}: the tables of both.')}</p>"
+    yield {"kind": "lead", "html": said}
+    yield {"kind": "answer", "html": fragment(both, "both-")}
 
 
 def _against(tab: str, before: State, changed: Mapping[str, tuple[Any, Any]]) -> str:
     """Return the command that asks with --against, "" where that option cannot say what changed."""
-    params = find_command(TABS[tab].command).params
-    if "against" not in [one.name for one in params]:
+    if "against" not in [one.name for one in find_command(TABS[tab].command)[0].params]:
         return ""
     said: list[str] = []
     for key, (was, now) in changed.items():
@@ -152,43 +152,32 @@ class _SideBySide(Report[Any]):
         self.before, self.after = before, after
 
     def sentences(self) -> list[str]:
-        """Return nothing: each answer has its own conclusions."""
         return []
 
     def tables(self) -> list[Table]:
-        """Return each table that both reports have, by its keys."""
         before = {tuple(one.keys): one for one in self.before.tables()}
         return [_merged(before[tuple(one.keys)], one) for one in self.after.tables() if tuple(one.keys) in before]
 
 
 def _merged(before: Table, after: Table) -> Table:
-    """Return the rows of two tables that have the same words, each number before, after and as a ratio."""
+    """Return the rows that two tables share by their first words, each number before, after and as a ratio."""
     numbers = [at for at, column in enumerate(after.columns) if column.is_number]
-    named = [at for at, column in enumerate(after.columns) if not column.is_number][:1]
-    was = {tuple(row[at] for at in named): row for row in before.rows}
-    columns: list[Column] = [after.columns[at] for at in named]
-    for at in numbers:
-        one = after.columns[at]
-        columns += [
-            replace(one, key=f"{one.key}_before", head=f"{one.head or one.key}, pinned"),
-            replace(one, key=f"{one.key}_after", head=f"{one.head or one.key}, now"),
-            number(f"{one.key}_ratio", "now / pinned", "", ".2f"),
-        ]
-    rows = []
-    for row in after.rows:
-        old = was.get(tuple(row[at] for at in named))
-        if old is not None:
-            rows.append(
-                [
-                    *(row[at] for at in named),
-                    *(cell for at in numbers for cell in (old[at], row[at], _ratio(old[at], row[at]))),
-                ]
-            )
+    name = next(at for at, column in enumerate(after.columns) if not column.is_number)
+    columns = [after.columns[name]]
+    for one in (after.columns[at] for at in numbers):
+        head = one.head or one.key
+        columns += [replace(one, key=f"{one.key}_pinned", head=f"{head}, pinned"), replace(one, head=f"{head}, now")]
+        columns.append(number(f"{one.key}_ratio", "now / pinned", "", ".2f"))
+    was = {row[name]: row for row in before.rows}
+    rows = [
+        [row[name], *(each for at in numbers for each in _three(was[row[name]][at], row[at]))]
+        for row in after.rows
+        if row[name] in was
+    ]
     return Table(columns, rows, after.title)
 
 
-def _ratio(before: Any, after: Any) -> float | None:
+def _three(before: Any, after: Any) -> tuple[Any, Any, float | None]:
     first, second = plain(before), plain(after)
-    if isinstance(first, int | float) and isinstance(second, int | float) and first:
-        return second / first
-    return None
+    has_ratio = isinstance(first, int | float) and isinstance(second, int | float) and first
+    return before, after, second / first if has_ratio else None

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, cast
 
@@ -20,6 +20,9 @@ _LONGEST_LINE = 1 << 27
 
 
 _Streams = tuple[asyncio.StreamWriter, asyncio.StreamReader, asyncio.StreamReader]
+
+
+_Told = asyncio.Queue[dict[str, Any] | None]
 
 
 class Worker:
@@ -69,110 +72,82 @@ class Worker:
                 task.cancel()
             await asyncio.gather(*reads, return_exceptions=True)
 
-    async def finish(self) -> None:
-        """Wait for the end of an answer that nobody reads, and leave out what it tells."""
-        errors = asyncio.create_task(_drain(self.errors))
-        try:
-            while line := await self.told.readline():
-                if parse_json(line)["kind"] == "end":
-                    self.is_done = True
-                    return
-        finally:
-            errors.cancel()
-
     def end(self) -> None:
         """End the process, and what it started."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
 
-async def _drain(stream: asyncio.StreamReader) -> None:
-    while await stream.readline():
-        pass
-
-
 class Pool:
     """The processes of a server; the one that answered last is warm, and answers next."""
 
-    def __init__(self, warm: tuple[Mapping[str, Any], ...] = ()) -> None:
+    def __init__(self, warm: Mapping[str, Any]) -> None:
         self.warm = warm
         self.idle: list[Worker] = []
         self.all: set[Worker] = set()
-        self.settling = 0
+        self.is_closed = False
         self.changed = asyncio.Condition()
         self.tasks: set[asyncio.Task[None]] = set()
 
-    def prepare(self) -> None:
+    async def prepare(self) -> None:
         """Start a process in the background and ask it what a first visit asks."""
-        self._spawn(self._prepare())
-
-    async def _prepare(self) -> None:
-        self.settling += 1
-        worker = await self._start()
-        try:
-            for asked in self.warm:
-                async for _ in worker.ask(asked):
-                    pass
-        finally:
-            self.settling -= 1
-            await self._return(worker)
+        self._spawn(self._run(await self._start(), self.warm, asyncio.Queue()))
 
     async def answers(self, asked: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
         """Yield what a process tells on a question; if nobody listens any more, its process is soon ended."""
-        worker = await self._lend()
+        worker, told = await self._lend(), _Told()
+        running = self._spawn(self._run(worker, asked, told))
         try:
-            async for message in worker.ask(asked):
+            while (message := await told.get()) is not None:
                 yield message
         finally:
-            self.settling += 1
-            self._spawn(self._settle(worker))
+            if not running.done():
+                self._spawn(self._limit(running, worker))
+
+    async def _run(self, worker: Worker, asked: Mapping[str, Any], told: _Told) -> None:
+        try:
+            async for message in worker.ask(asked):
+                told.put_nowait(message)
+        finally:
+            told.put_nowait(None)
+            async with self.changed:
+                if worker.is_done:
+                    self.idle.append(worker)
+                else:
+                    worker.end()
+                    self.all.discard(worker)
+                self.changed.notify_all()
+            if not (self.all or self.is_closed):
+                await self.prepare()
+
+    async def _limit(self, running: asyncio.Task[None], worker: Worker) -> None:
+        await asyncio.wait({running}, timeout=_GRACE_S)
+        if not running.done():
+            worker.end()
 
     async def _lend(self) -> Worker:
         async with self.changed:
-            if not self.idle and (self.settling or len(self.all) >= _MOST):
+            if self.all and not self.idle:
+                longest = None if len(self.all) >= _MOST else _GRACE_S
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(
-                        self.changed.wait_for(lambda: self.idle), None if len(self.all) >= _MOST else 2 * _GRACE_S
-                    )
-            if self.idle:
-                return self.idle.pop()
-        return await self._start()
+                    await asyncio.wait_for(self.changed.wait_for(lambda: self.idle), longest)
+            return self.idle.pop() if self.idle else await self._start()
 
     async def _start(self) -> Worker:
         worker = await Worker.start()
         self.all.add(worker)
         return worker
 
-    async def _settle(self, worker: Worker) -> None:
-        try:
-            if not worker.is_done:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(worker.finish(), _GRACE_S)
-        finally:
-            self.settling -= 1
-            await self._return(worker)
-
-    async def _return(self, worker: Worker) -> None:
-        async with self.changed:
-            if worker.is_done and worker.process.returncode is None:
-                self.idle.append(worker)
-            else:
-                worker.end()
-                self.all.discard(worker)
-                await worker.process.wait()
-            self.changed.notify_all()
-        if not self.all:
-            self.prepare()
-
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
+        return task
 
     async def close(self) -> None:
         """End every process."""
+        self.is_closed = True
         for task in list(self.tasks):
             task.cancel()
         for worker in self.all:
             worker.end()
-        await asyncio.gather(*(worker.process.wait() for worker in self.all))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import socket
-import webbrowser
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
@@ -26,6 +26,8 @@ from weft.ui.state import FILE, PIN, TABS, arguments, fields_of, parse_state, sh
 
 HOST = "127.0.0.1"
 _LARGEST_DROP = 400_000
+_KEPT = 100
+"""Answers that are told again without asking: those of the places where a slider has been."""
 _HEADERS = {
     # Vega compiles the expressions of figures: 'unsafe-eval'. A page holds no script, so none that a text brings runs.
     "content-security-policy": (
@@ -33,17 +35,16 @@ _HEADERS = {
         "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "cross-origin-resource-policy": "same-origin",
-    "cross-origin-opener-policy": "same-origin",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
     "cache-control": "no-store",
 }
 _ASSETS = {
-    "vega.js": ("weft.view", "vega.js", "text/javascript"),
-    "parts.js": ("weft.view", "templates/parts.js", "text/javascript"),
-    "page.css": ("weft.view", "templates/page.css", "text/css"),
-    "ui.js": ("weft.ui", "templates/ui.js", "text/javascript"),
-    "ui.css": ("weft.ui", "templates/ui.css", "text/css"),
+    "vega.js": "weft.view",
+    "parts.js": "weft.view",
+    "page.css": "weft.view",
+    "ui.js": "weft.ui",
+    "ui.css": "weft.ui",
 }
 
 
@@ -54,8 +55,6 @@ class _Guard:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or refuse it."""
-
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] += [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
@@ -73,41 +72,40 @@ class _Guard:
 
 def application() -> Starlette:
     """Return the application: the page of each tab, the answers to its questions, and its own scripts and styles."""
+    first = next(iter(TABS))
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        app.state.pool = Pool(tuple({"do": "warm", "tab": tab, "query": ""} for tab in ("train",)))
-        app.state.pool.prepare()
+        app.state.pool = Pool({"do": "answer", "tab": first, "query": TABS[first].start})
+        app.state.kept = {}
+        await app.state.pool.prepare()
         yield
         await app.state.pool.close()
 
-    routes = [
-        Route("/", lambda request: RedirectResponse(f"/{next(iter(TABS))}")),
-        Route("/command/{tab}", _command),
-        Route("/answer/{tab}", _answer),
-        Route("/answer/{tab}/{at:int}", _answer),
-        Route("/contrast/{tab}", _contrast),
-        Route("/fill/{tab}", _fill, methods=["POST"]),
-        Route("/assets/{name}", _asset),
-        Route("/{tab}", _page),
-    ]
+    routes = [Route("/", lambda request: RedirectResponse(f"/{first}")), Route("/assets/{name}", _asset)]
+    for tab in TABS:
+        routes += [
+            Route(f"/{tab}", partial(_page, tab)),
+            Route(f"/command/{tab}", partial(_command, tab)),
+            Route(f"/answer/{tab}", partial(_stream, tab, {"do": "answer"})),
+            Route(f"/answer/{tab}/{{at:int}}", partial(_stream, tab, {"do": "answer"})),
+            Route(f"/values/{tab}", partial(_stream, tab, {"do": "values"})),
+            Route(f"/contrast/{tab}", partial(_stream, tab, {"do": "contrast"})),
+            Route(f"/fill/{tab}", partial(_fill, tab), methods=["POST"]),
+        ]
     guards = [Middleware(_Guard), Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])]
     return Starlette(routes=routes, middleware=guards, lifespan=lifespan)
 
 
-def _page(request: Request) -> Response:
+def _page(tab: str, request: Request) -> Response:
     """Return the page of a tab; without a query, that of a first visit."""
     from weft.view.page import render
 
-    tab = request.path_params["tab"]
-    if tab not in TABS:
-        return Response(f"no tab '{tab}'; known: {', '.join(TABS)}\n", 404)
-    query = request.url.query or TABS[tab].start
-    error = ""
+    error, state = "", parse_state(tab, "")
     try:
-        state = parse_state(tab, query)
+        state = parse_state(tab, request.url.query or TABS[tab].start)
     except WeftError as problem:
-        error, state = str(problem), {}
+        error = str(problem)
     front, more = fields_of(tab, state)
     return HTMLResponse(
         render(
@@ -118,53 +116,57 @@ def _page(request: Request) -> Response:
 
 
 def _asset(request: Request) -> Response:
-    if (found := _ASSETS.get(request.path_params["name"])) is None:
+    name = request.path_params["name"]
+    if name not in _ASSETS:
         return Response("no such file\n", 404)
-    package, name, kind = found
-    return Response(files(package).joinpath(name).read_bytes(), media_type=kind)
+    folder = "" if name == "vega.js" else "templates/"
+    kind = "text/css" if name.endswith("css") else "text/javascript"
+    return Response(files(_ASSETS[name]).joinpath(folder + name).read_bytes(), media_type=kind)
 
 
-def _command(request: Request) -> Response:
+def _command(tab: str, request: Request) -> Response:
     """Return the command of a state, or why it has none, before anything is asked."""
-    tab = request.path_params["tab"]
     try:
         found = arguments(TABS[tab].command, parse_state(tab, request.url.query))
         return JSONResponse({"kind": "command", "text": show_command(found)})
-    except (WeftError, KeyError) as problem:
+    except WeftError as problem:
         return JSONResponse({"kind": "error", "text": str(problem)})
 
 
-def _answer(request: Request) -> Response:
-    return _stream(request, {"do": "answer", "at": request.path_params.get("at")})
-
-
-def _contrast(request: Request) -> Response:
-    return _stream(request, {"do": "contrast"})
-
-
-async def _fill(request: Request) -> Response:
+async def _fill(tab: str, request: Request) -> Response:
     with suppress(ValueError):
         if int(request.headers.get("content-length", "")) <= _LARGEST_DROP:
             found: Any = parse_json(await request.body())
-            if isinstance(found, dict) and isinstance(found.get("name"), str) and isinstance(found.get("text"), str):
-                return _stream(request, {"do": "fill", "name": found["name"], "text": found["text"]})
+            if isinstance(found, dict) and all(isinstance(found.get(key), str) for key in ("name", "text")):
+                return _stream(tab, {"do": "fill", "name": found["name"], "text": found["text"]}, request)
     return JSONResponse({"kind": "error", "text": f"a dropped file has at most {_LARGEST_DROP // 2:,} bytes"})
 
 
-def _stream(request: Request, asked: Mapping[str, Any]) -> Response:
+def _stream(tab: str, asked: Mapping[str, Any], request: Request) -> Response:
     """Return a stream of JSON lines; the run of a page that is closed is ended."""
-    tab = request.path_params["tab"]
-    if tab not in TABS:
-        return Response(f"no tab '{tab}'\n", 404)
+    question = {**asked, "at": request.path_params.get("at"), "tab": tab, "query": request.url.query}
+    kept: dict[str, list[str]] = request.app.state.kept
 
     async def lines() -> AsyncIterator[str]:
-        async for message in request.app.state.pool.answers({**asked, "tab": tab, "query": request.url.query}):
-            yield to_json(message) + "\n"
+        key, told, is_whole = to_json(question), [], True
+        for line in kept.get(key, ()):
+            yield line
+        if key in kept:
+            return
+        async for message in request.app.state.pool.answers(question):
+            line = to_json(message) + "\n"
+            is_whole = is_whole and message["kind"] != "error"
+            told += [line] * (message["kind"] != "progress")
+            yield line
+        if is_whole:
+            kept[key] = told
+            while len(kept) > _KEPT:
+                del kept[next(iter(kept))]
 
     return StreamingResponse(lines(), media_type="application/x-ndjson")
 
 
-def serve(port: int, opens: bool) -> None:
+def serve(port: int) -> None:
     """Serve the page until Ctrl-C; InputError for a port that is taken."""
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -173,10 +175,7 @@ def serve(port: int, opens: bool) -> None:
     except OSError as error:
         listening.close()
         raise InputError(f"port {port} of {HOST} cannot be used: {error.strerror}; choose another by --port") from error
-    address = f"http://{HOST}:{port}/"
-    click.echo(f"The page is at {address}, for this computer alone; Ctrl-C ends it.")
-    if opens:
-        webbrowser.open(address)
+    click.echo(f"The page is at http://{HOST}:{port}/, for this computer alone; Ctrl-C ends it.")
     config = uvicorn.Config(application(), log_level="warning", access_log=False, timeout_graceful_shutdown=1)
     with suppress(KeyboardInterrupt):
         uvicorn.Server(config).run([listening])

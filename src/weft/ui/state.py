@@ -12,8 +12,8 @@ import shlex
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from functools import lru_cache
+from typing import Any, cast
 from urllib.parse import parse_qsl, urlencode
 
 import click
@@ -26,22 +26,28 @@ State = Mapping[str, tuple[str, ...]]
 """Values by the name of their option or argument."""
 FILE, PIN = "file", "pin"
 """Keys of the query that are no options: a dropped file, and the pinned state."""
-_HIDDEN = frozenset({"against", "launch", "define", "trace", "store", "jobs", "heatmap", "compare-overlaps"})
+_HIDDEN = frozenset({"against", "launch", "define", "trace", "no-cache", "jobs", "heatmap", "compare-overlaps"})
 """Options that read or write files, or that the page asks by its buttons."""
 _LARGEST_FILE = 200_000
 _LARGEST_QUERY = 60_000
 _FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,78}\.(json|toml|ya?ml|sh|txt)")
 _ELSEWHERE = re.compile(r"""(^|[\s,=:;'"])([/~\\]|\.\.?[/\\])|\.py\b""")
+_DOUBLINGS, _STEEP = 12, 64
+"""Doublings over which a slider goes, and the largest range whose slider has a stop at every whole number."""
 _DEFAULT = re.compile(r"\s*\[default: (.*?)\]\s*(?:\[.*\])?$", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Ask:
-    """A further question on a state: a command, or options added to the tab's; `is_live` ones follow every change."""
+    """A further question on a state: a command, or options `added` to the tab's, `without` some.
+
+    `is_live` ones follow every change.
+    """
 
     label: str
     command: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
     is_live: bool = False
     hint: str = ""
 
@@ -79,16 +85,13 @@ def _tuple(value: Any) -> Any:
 TABS: Mapping[str, Tab] = {name: _tab(about) for name, about in packaged_toml("weft.ui", "tabs.toml").items()}
 
 
-@cache
-def find_command(path: tuple[str, ...]) -> click.Command:
-    """Return the command of that path, like ("simulate", "corun")."""
-    command: click.Command = weft
-    for name in path:
-        assert isinstance(command, click.Group)
-        found = command.get_command(click.Context(command), name)
-        assert found is not None
-        command = found
-    return command
+@lru_cache(64)
+def find_command(words: tuple[str, ...]) -> tuple[click.Command, int]:
+    """Return the command of a command line like ("simulate", "corun", ...), and how many words name it."""
+    command, at = cast("click.Command", weft), 0
+    while isinstance(command, click.Group):
+        command, at = cast("click.Command", command.get_command(click.Context(command), words[at])), at + 1
+    return command, at
 
 
 def key_of(param: click.Parameter) -> str:
@@ -98,7 +101,7 @@ def key_of(param: click.Parameter) -> str:
 
 def params_of(path: tuple[str, ...]) -> dict[str, click.Parameter]:
     """Return the options and arguments of a command that a form may state, by key."""
-    found = {key_of(one): one for one in find_command(path).params if one.expose_value}
+    found = {key_of(one): one for one in find_command(path)[0].params if one.expose_value}
     return {key: one for key, one in found.items() if key not in _HIDDEN}
 
 
@@ -110,13 +113,13 @@ def parse_state(tab: str, query: str) -> State:
     if len(query) > _LARGEST_QUERY:
         raise InputError(f"the address has {len(query):,} characters; at most {_LARGEST_QUERY:,} are read")
     state: dict[str, tuple[str, ...]] = {}
-    for key, value in parse_qsl(query):
-        state[key] = (*state.get(key, ()), value.strip()) if value.strip() else state.get(key, ())
     known = known_keys(tab)
-    for key in state:
+    for key, value in parse_qsl(query):
         if key not in known:
             raise UnknownNameError("field of this form", key, known)
-    return {key: values for key, values in state.items() if values}
+        if value.strip():
+            state[key] = (*state.get(key, ()), value.strip())
+    return state
 
 
 def known_keys(tab: str) -> tuple[str, ...]:
@@ -142,7 +145,9 @@ def arguments(path: tuple[str, ...], state: State, added: Sequence[str] = ()) ->
             continue
         values = tuple(_checked(key, value) for value in state.get(key, ()))
         if isinstance(param, click.Argument):
-            positional += [_no_option(key, value) for value in values[:1]]
+            if values and values[0].startswith("-"):
+                raise InputError(f"{key} is '{values[0]}'; a name does not begin with a dash")
+            positional += values[:1]
         elif isinstance(param, click.Option):
             options += _option_words(param, key, values)
     return [*path, *positional, *options, *added]
@@ -170,12 +175,6 @@ def _checked(key: str, value: str) -> str:
             f"{key} is '{value}'; the page takes names and dropped files, no paths and no code of this computer: "
             "ask that on the command line"
         )
-    return value
-
-
-def _no_option(key: str, value: str) -> str:
-    if value.startswith("-"):
-        raise InputError(f"{key} is '{value}'; a name does not begin with a dash")
     return value
 
 
@@ -210,13 +209,11 @@ def unpack_file(value: str) -> tuple[str, str]:
 
 
 def _check_file(name: str, size: int) -> None:
-    if _FILE_NAME.fullmatch(name) is None:
+    if _FILE_NAME.fullmatch(name) is None or size > _LARGEST_FILE:
         raise InputError(
-            f"'{name}' is no name of a file that the page takes; letters, digits, '-', '_' and '.', and .json, .toml, "
-            ".yaml, .sh or .txt at its end"
+            f"'{name}' is no file that the page takes; letters, digits, '-', '_' and '.' in its name, .json, .toml, "
+            f".yaml, .sh or .txt at its end, and at most {_LARGEST_FILE:,} bytes"
         )
-    if size > _LARGEST_FILE:
-        raise InputError(f"'{name}' has {size:,} bytes; the page takes at most {_LARGEST_FILE:,}")
 
 
 @dataclass(frozen=True)
@@ -257,9 +254,8 @@ def fields_of(tab: str, state: State) -> tuple[list[Field], list[Field]]:
 def _field(key: str, param: click.Parameter, values: tuple[str, ...]) -> Field:
     told = str(getattr(param, "help", "") or "")
     said = _DEFAULT.search(told)
-    usual = said[1] if said else ""
-    if not usual and param.default not in (None, (), False) and isinstance(param.default, str | int | float):
-        usual = str(param.default)
+    own = param.default if isinstance(param.default, str | int | float) and param.default is not False else ""
+    usual = said[1] if said else str(own)
     base: dict[str, Any] = {
         "key": key, "help": _DEFAULT.sub("", told), "default": usual, "values": values or ("",),
         "is_multiple": param.multiple, "is_required": param.required,
@@ -269,21 +265,11 @@ def _field(key: str, param: click.Parameter, values: tuple[str, ...]) -> Field:
         return Field(kind="flag", choices=("yes", "no") if param.secondary_opts else ("yes",), **base)
     if isinstance(kind, click.Choice):
         return Field(kind="choice", choices=tuple(map(str, kind.choices)), **base)
-    if isinstance(kind, click.IntRange | click.FloatRange) or kind is click.INT:
-        return _number(kind, base)
-    known = getattr(kind, "known", None)
-    return Field(kind="text", choices=tuple(known()) if callable(known) else (), **base)
-
-
-_DOUBLINGS = 12
-_STEEP = 64
-"""The largest range whose slider has a stop at every whole number."""
-
-
-def _number(kind: click.ParamType, base: dict[str, Any]) -> Field:  # type: ignore[type-arg]
+    if not isinstance(kind, click.IntRange | click.FloatRange) and kind is not click.INT:
+        known = getattr(kind, "known", None)
+        return Field(kind="text", choices=tuple(known()) if callable(known) else (), **base)
     whole = not isinstance(kind, click.FloatRange)
-    low, high = (getattr(kind, "min", None), getattr(kind, "max", None))
-    if high is not None and (high <= 1 or high - (low or 0) <= _STEEP):
-        return Field(kind="number", low=low or 0, high=high, is_whole=whole, **base)
-    least = 0 if whole else -3
-    return Field(kind="number", low=least, high=_DOUBLINGS, is_whole=whole, is_doubling=True, **base)
+    low, high = getattr(kind, "min", None) or 0, getattr(kind, "max", None)
+    if high is not None and (high <= 1 or high - low <= _STEEP):
+        return Field(kind="number", low=low, high=high, is_whole=whole, **base)
+    return Field(kind="number", low=0 if whole else -3, high=_DOUBLINGS, is_whole=whole, is_doubling=True, **base)

@@ -12,9 +12,10 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import click
+from altair.utils.schemapi import debug_mode
 
 from weft.cli import progress
 from weft.cli.main import sentence_of
@@ -22,7 +23,7 @@ from weft.core.errors import WeftError
 from weft.core.files import parse_json, to_json
 from weft.ui import answers
 from weft.ui.fill import fill
-from weft.ui.state import FILE, PIN, TABS, State, parse_state, unpack_file
+from weft.ui.state import FILE, PIN, State, parse_state, unpack_file
 
 _PROGRESS_S = 0.5
 """Least time between two lines of progress [s]: a page shows each in the place of the one before."""
@@ -30,31 +31,19 @@ _PROGRESS_S = 0.5
 
 def main() -> None:
     """Answer the questions on standard input until it ends."""
-    told = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    told = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)  # what a library prints is no answer
     progress.QUIET_S = _PROGRESS_S
     warnings.simplefilter("ignore")
-    _draw_unchecked()
-    with tempfile.TemporaryDirectory(prefix="weft-ui-") as folder:
+    # Figures are not checked against the schema of Vega-Lite: tests do that, and it takes half of an answer.
+    with tempfile.TemporaryDirectory(prefix="weft-ui-") as folder, debug_mode(False):
         os.chdir(folder)
         for line in sys.stdin:
             for message in tell(parse_json(line)):
-                _write(told, message)
-            _write(told, {"kind": "end"})
+                told.write(to_json(message) + "\n")
+            told.write('{"kind": "end"}\n')
             for file in Path().iterdir():
                 file.unlink()
-
-
-def _write(told: TextIO, message: Mapping[str, Any]) -> None:
-    told.write(to_json(message) + "\n")
-    told.flush()
-
-
-def _draw_unchecked() -> None:
-    """Leave out the check of figures against the schema of Vega-Lite: tests do it, and it takes half of an answer."""
-    from altair.utils.schemapi import debug_mode
-
-    debug_mode(False).__enter__()
 
 
 def tell(asked: Mapping[str, Any]) -> Iterator[answers.Message]:
@@ -72,12 +61,12 @@ def tell(asked: Mapping[str, Any]) -> Iterator[answers.Message]:
 
 
 def _find(do: str, tab: str, state: State, asked: Mapping[str, Any]) -> Iterator[answers.Message]:
-    if do == "warm":
-        yield from answers.answer(tab, parse_state(tab, TABS[tab].start))
-    elif do == "fill":
+    if do == "fill":
         yield from fill(tab, state, asked["name"], asked["text"])
+    elif do == "values":
+        yield from answers.values(state)
     elif do == "contrast":
-        pinned = parse_state(tab, state[PIN][0])
+        pinned = parse_state(tab, state.get(PIN, ("",))[0])
         yield from answers.contrast(tab, pinned, {key: values for key, values in state.items() if key != PIN})
     else:
         yield from answers.answer(tab, state, asked.get("at"))

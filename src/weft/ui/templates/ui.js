@@ -139,6 +139,7 @@ function into(box) { // shows what is told in a section with a command, conclusi
     if (told.kind === "progress" && box.querySelector(".progress")) box.querySelector(".progress").textContent = told.text;
     if (told.kind === "lead") box.querySelector(".lead-of").innerHTML = told.html;
     if (told.kind === "answer") await swap(box.querySelector(".parts"), told.html);
+    if (told.kind === "open") box.querySelector(".lead-of").append(Object.assign(document.createElement("a"), { href: `/${tab}?${told.query}`, textContent: "Open this plan in the form" }));
   };
 }
 function clear(box) {
@@ -202,6 +203,17 @@ document.querySelectorAll("input[type=range]").forEach((slider) => {
     form.elements[slider.dataset.of].value = "whole" in slider.dataset ? Math.round(value) : Number(value.toPrecision(3));
     changed();
   });
+});
+let listed = "";
+form.addEventListener("focusin", async (event) => { // the values that --set may change, with those of the machine
+  const machine = `${form.elements.system?.value}|${form.elements.gpu?.value}`, list = $("l-set");
+  if (event.target.name !== "set" || machine === listed) return;
+  listed = machine;
+  try {
+    await ask(`/values/${tab}?${query()}`, (told) => {
+      if (told.kind === "values") list.replaceChildren(...told.values.map((value) => Object.assign(document.createElement("option"), { value })));
+    });
+  } catch (_) { listed = ""; }
 });
 let typing = 0;
 form.addEventListener("input", (event) => {
