@@ -172,15 +172,18 @@ def file_option(flag: str, help_text: str) -> Option:
     return _option(flag, flag.removeprefix("--"), "FILE", help_text, check)
 
 
-def details_option(command: Callable[..., Any]) -> Any:
-    """Add --details, which prints long tables, too: the field of that name in the command's `Outputs`."""
+def details_option(
+    command: Callable[..., Any],
+    flag: str = "--details",
+    help_text: str = "Print long tables, too, and how figures are counted.",
+) -> Any:
+    """Add --details, or another flag, which prints long tables, too: `details` of the command's `Outputs`."""
 
     def keep(context: click.Context, _: click.Parameter, wanted: bool) -> None:
         if not context.resilient_parsing:
             context.ensure_object(Outputs).details = wanted
 
-    help_text = "Print long tables, too, and how figures are counted."
-    return click.option("--details", is_flag=True, callback=keep, expose_value=False, help=help_text)(command)
+    return click.option(flag, is_flag=True, callback=keep, expose_value=False, help=help_text)(command)
 
 
 def folder_option(help_text: str, *files: str, flag: str = "--out") -> Option:

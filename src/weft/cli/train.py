@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, get_args
 
 import click
@@ -249,6 +250,11 @@ def _without_run(stated: dict[str, Any]) -> tuple[dict[str, Any], TrainingRun | 
     "--budget",
     'Find which operators to recompute so that no GPU needs more than this, such as "60 GB".',
     metavar="SIZE",
+)
+@partial(
+    details_option,
+    flag="--explain",
+    help_text="Print every saved tensor, too, and what the framework's own estimator says.",
 )
 @shows("memory.json", out="Write report.html with the pictures, and memory.json, to this folder.")
 @on_machine

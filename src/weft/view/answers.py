@@ -75,7 +75,11 @@ def parts(shown: Report[Any], details: bool = True) -> list[Table | str]:
     """Return the parts of a report on a terminal: conclusions, tables, details if wanted, notes, expected error."""
     more = shown.details()
     titles = [part.title[:1].lower() + part.title[1:] for part in more if isinstance(part, Table)]
-    folded = [] if details or not more else [f"--details shows more: {', '.join(titles) or 'how figures are counted'}."]
+    folded = (
+        []
+        if details or not more
+        else [f"{shown.details_flag} shows more: {', '.join(titles) or 'how figures are counted'}."]
+    )
     return [*shown.sentences(), *shown.on_terminal(), *(more if details else []), *folded, *shown.notes()]
 
 

@@ -80,6 +80,25 @@ def saved_table(answer: Memory) -> Table:
     return Table(columns, rows, "Activations of one micro-batch, by part of the model and operator")
 
 
+def estimator_table(answer: Memory) -> list[Table | str]:
+    """Return the fullest device beside what the framework's own estimator says, and what that leaves out."""
+    from weft.step.estimators import estimate_as_framework
+
+    used = answer.framework
+    said = estimate_as_framework(answer.model, answer.plan, used) if used else None
+    if said is None:
+        return [f"{used.title if used else 'The framework'} has no formulas of its own for such a plan."]
+    found = answer.devices[answer.fullest].holders
+    states = sum(found.get(name, 0.0) for name in ("weights", "gradients", "optimizer", "gathered weights"))
+    kept = found["activations"] + found["workspace"]
+    rows = [("weights, gradients, optimizer states, gathered weights", states / 1e9, said.states / 1e9)]
+    if said.activations is not None:
+        rows.append(("activations and workspace", kept / 1e9, said.activations / 1e9))
+    columns = [text("what"), number("weft_gb", "Weft", "GB", ",.2f"), number("own_gb", "its estimator", "GB", ",.2f")]
+    table = Table(columns, rows, f"Beside the estimator of {used.title if used else ''}")
+    return [table, f"The estimator is {said.source}; it leaves out {said.leaves_out}."]
+
+
 def remedy_table(answer: Memory) -> Table:
     """Changes of the plan that would fit, with the peak that each leads to."""
     rows = [(name, size / 1e9) for name, size in answer.remedies.items()]
@@ -162,6 +181,7 @@ class MemoryReport(SystemReport[Memory]):
     """What a plan holds on its fullest GPU, and what would make it fit."""
 
     explained = "memory"
+    details_flag = "--explain"
 
     def title(self) -> str:
         """Return the model, the machine and the plan."""
@@ -181,6 +201,10 @@ class MemoryReport(SystemReport[Memory]):
         """Return the holders of the fullest GPU, and what would make the plan fit."""
         return [holder_table(self.answer), *self._remedies()]
 
+    def details(self) -> list[Table | str]:
+        """Return the saved tensors, and what the framework's own estimator says."""
+        return [saved_table(self.answer), *estimator_table(self.answer)]
+
     def figure(self) -> Figure:
         """Return the holders of every device."""
         return holders(self.answer)
@@ -191,7 +215,7 @@ class MemoryReport(SystemReport[Memory]):
             *self.figures(),
             holder_table(self.answer),
             Section("What would make it fit", self._remedies()),
-            Section("Activations", [saved_table(self.answer)]),
+            Section("Activations", self.details()),
         ]
 
     def _remedies(self) -> list[Table]:

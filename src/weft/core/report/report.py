@@ -82,6 +82,8 @@ class Report(Generic[A]):
     Everything is computed when it is asked for, so that a terminal pays for no picture.
     """
 
+    details_flag: str = "--details"
+    """The flag of the command that prints the details on a terminal, too."""
     explained: str = ""
     """The entry of `view/explained.toml` at the end of the page."""
 
@@ -117,7 +119,7 @@ class Report(Generic[A]):
         return self.tables()
 
     def details(self) -> list[Table | str]:
-        """Long tables, and sentences about them: on a terminal with --details, folded on a page."""
+        """Long tables, and sentences about them: on a terminal with `details_flag`, folded on a page."""
         return []
 
     def figure(self) -> Figure | None:
