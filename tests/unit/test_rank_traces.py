@@ -3,7 +3,9 @@
 import csv
 import gzip
 import json
+import random
 import sqlite3
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -13,7 +15,7 @@ from kineto import Recorded
 
 import weft
 from weft.cli.main import main
-from weft.core.errors import ConfigError, InputError
+from weft.core.errors import ConfigError, InputError, WeftError
 from weft.torch.traces import DistributedTrace, Trace
 
 US = 1e-6
@@ -430,6 +432,20 @@ def test_traces_of_two_tools_in_one_folder_are_told_apart(tmp_path):
     nsight(tmp_path / "host" / "run.sqlite")
     with pytest.raises(InputError, match=r"Nsight Systems \(run.sqlite\)|rocprofv3 \(31_kernel_trace.csv\)"):
         weft.read_traces(tmp_path / "host")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_damaged_files_of_every_tool_are_refused_in_a_sentence_or_read(tmp_path, seed):
+    random_bytes = random.Random(seed)
+    whole = nsight(tmp_path / "run.sqlite"), rocprof(tmp_path / "host", copies=False) / "31_kernel_trace.csv"
+    for path in whole:
+        content = bytearray(path.read_bytes())
+        for _ in range(random_bytes.choice([1, 3, 20])):
+            place = random_bytes.randrange(len(content))
+            content[place : place + random_bytes.randrange(2) * 9] = random_bytes.randbytes(3)
+        path.write_bytes(content)
+        with suppress(WeftError):
+            assert str(weft.read_traces(path))
 
 
 # --- the command

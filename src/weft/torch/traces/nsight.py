@@ -46,9 +46,10 @@ class NsightReader(TraceReader):
         address = f"file:{pathname2url(str(Path(path).resolve()))}?mode=ro&immutable=1"
         try:
             with closing(sqlite3.connect(address, uri=True)) as database:
+                database.text_factory = lambda text: text.decode(errors="replace")
                 database.execute("PRAGMA trusted_schema = OFF")
                 yield from _Export(database, path).ranks()
-        except (sqlite3.Error, TypeError, OverflowError) as error:
+        except (sqlite3.Error, UnicodeDecodeError, TypeError, OverflowError) as error:
             why = f"the file cannot be read as Nsight Systems writes it ({error})"
             raise ConfigError(f"{why}; export it again with 'nsys export --type sqlite'", str(path)) from None
 
