@@ -63,7 +63,7 @@ class _Guard:
         if scope["type"] == "http":
             headers = dict(scope["headers"])
             site = headers.get(b"sec-fetch-site", b"none")
-            page = headers.get(b"sec-fetch-mode", b"navigate") == b"navigate" and scope["method"] == "GET"
+            page = headers.get(b"sec-fetch-mode", b"navigate") == b"navigate" and scope["path"].count("/") == 1
             if site not in (b"none", b"same-origin") and not page:
                 await Response("another site asks; open the page itself\n", 403)(scope, receive, send_guarded)
                 return
