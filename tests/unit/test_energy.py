@@ -172,6 +172,16 @@ def test_a_server_that_waits_draws_little_more_than_idle_power():
     assert 140 <= found.gpu.mean < 160
 
 
+def test_a_page_shows_what_draws_the_power_only_where_it_was_asked_for(step):
+    asked = step.over(weft.TrainingRun(energy="gpus"))
+    (shown,) = (part for part in asked.report().sections() if getattr(part, "title", "") == "Power")
+    (table,) = shown.parts[0].data.values()
+    drawn = {row[1]: row[2] for row in table.rows}
+    assert sum(drawn.values()) == pytest.approx(asked.run.energy.gpu.mean, abs=1)
+    assert drawn["matrix units"] == asked.run.energy.gpu.parts["matrix"]
+    assert "Power" not in [getattr(part, "title", "") for part in step.report().sections()]
+
+
 @pytest.mark.parametrize(
     "command",
     [

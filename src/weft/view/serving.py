@@ -117,7 +117,17 @@ class ServingReport(SystemReport[Serving]):
             Section("Throughput against interactivity", [*curve, *curve_table(self.answer)]),
             Section("Iterations", [steps, step]),
             Section("Replicas", [replicas]),
+            *_power(self.answer),
         ]
+
+
+def _power(answer: Serving) -> list[Section]:
+    """Return what draws the power of a GPU, where it was asked for."""
+    if answer.energy is None:
+        return []
+    from weft.view.energy import power_section
+
+    return power_section(answer.energy)
 
 
 def _straggler(late: ServingDelay | None) -> list[str]:

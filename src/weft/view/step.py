@@ -136,6 +136,7 @@ class StepReport(SystemReport[Step]):
             Section("A layer", [layer] if layer else []),
             Section("The pipeline", [*diagram, *stages] if stages else []),
             Section("Memory", held),
+            *_power(answer),
             Section("The plan", [plan]),
             Section(f"Kernels concurrent with collectives ({len(answer.windows)})", windows, folded=True),
         ]
@@ -259,6 +260,15 @@ def _run_sentences(answer: Step) -> list[str]:
     from weft.view.training_run import run_sentences, straggler_sentences
 
     return [*straggler_sentences(answer.late), *run_sentences(answer.run)]
+
+
+def _power(answer: Step) -> list[Section]:
+    """Return what draws the power of a GPU, where it was asked for."""
+    if answer.run is None or answer.run.energy is None:
+        return []
+    from weft.view.energy import power_section
+
+    return power_section(answer.run.energy)
 
 
 def ranks(plan: Deployment) -> str:
