@@ -213,9 +213,11 @@ def _framework(row: Mapping[str, Any]) -> Framework:
         used = replace(used, gradients="fp32")
     if row["framework"] == "Megatron-LM mcore":  # the functional tests of the library, with its default of dropout
         used = replace(used, style=replace(used.style, dropout=True))
-    if row["overlap_or_schedule"] == "eager":  # not compiled
+    eager = row["overlap_or_schedule"] == "eager"  # not compiled
+    if eager:
         used = replace(used, style=replace(used.style, fused=False))
-    if row["framework"].startswith("torchtitan 2024"):  # train.py @9dec370 does not compile its loss
+    if used.style.loss == "compiled_cross_entropy" and (eager or "2024" in row["framework"]):
+        # torchtitan's train.py @9dec370 of 2024 does not compile its loss
         used = replace(used, style=replace(used.style, loss="eager_cross_entropy"))
     return replace(used, keeps_weights=used.keeps_weights or (used.zero == _FSDP and row["zero_stage"] < _FSDP))
 

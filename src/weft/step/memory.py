@@ -183,7 +183,7 @@ def _activations(jobs: Sequence[PlanJob]) -> FloatArray:
 def _held_bytes(job: PlanJob, framework: Framework, memo: dict[Key, FloatArray]) -> FloatArray:
     """Return the bytes that each device holds throughout, then those of every rank outside the allocator."""
     plan, parts, structure = job.plan, job.parts, job.structure
-    key = *attrgetter(*HELD)(plan), id(structure)
+    key = *attrgetter(*HELD)(plan), plan.chunks, plan.micro_batches <= plan.pp, id(structure)
     if key not in memo:
         each = [sum(_throughout(plan, parts, shares, framework).values()) for shares in structure.of_stages]
         memo[key] = np.append(np.array(each, np.float64)[structure.kind] + _versions(job), outside(*_groups(plan)))
