@@ -38,6 +38,11 @@ def test_the_changes_that_gain_most_are_faster_and_fit(step):
     assert "interleaved 1F1B" in said or "recomputation" in said
 
 
+def test_the_changes_that_gain_most_need_no_measured_time(step):
+    improved = weft.step("gpt-3", "64xa100", improve=True, **ASKED)
+    assert improved.needs == (*step.needs, weft.step("gpt-3", "64xa100", measured="20 s", **ASKED).needs[-1])
+
+
 @pytest.mark.parametrize("text", ["", "3", "fast", "-1 s", "0 s", "nan s", "1 2 s", "1e400 s", "9.3 hours", "1 s s"])
 def test_what_is_no_measured_step_is_refused(text):
     with pytest.raises(
