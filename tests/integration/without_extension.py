@@ -33,8 +33,9 @@ COMMANDS = (
     "study --help",
     "validate --help",
     "calibrate --help",
+    "ui --help",
 )
-EXTENSIONS = ("weft.lab", "weft.papers", "weft.rewrite", "weft.torch")
+EXTENSIONS = ("weft.lab", "weft.papers", "weft.rewrite", "weft.torch", "weft.ui")
 NEED_OTHERS = ("weft.papers.memo", "weft.papers.pytorch_on_simulator")
 """Studies that import other extensions: `weft study` says so."""
 
