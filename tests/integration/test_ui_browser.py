@@ -162,6 +162,7 @@ def test_a_slider_moves_by_keys(page, server):
 def test_a_small_screen_needs_no_sideways_scrolling(tab, page, server):
     page.size(390, 844)
     opened(page, server, tab, TABS[tab].start) if TABS[tab].is_live else page.open(f"{server[0]}/{tab}")
+    page.wait('document.readyState === "complete" && document.querySelector("#command")?.textContent')
     assert page.run("document.documentElement.scrollWidth") <= 390
     page.size(1400, 1000)
 
