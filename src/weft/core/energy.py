@@ -21,8 +21,8 @@ _MOST_PUE = 5.0
 class EnergyTerms:
     """What is counted beside GPUs: `node` watts for each of them, the building by its `pue`, and `price` by the joule.
 
-    >>> EnergyTerms.of("300 W/GPU, PUE 1.2, 0.1 USD/kWh")
-    EnergyTerms(node=300.0, pue=1.2, price=2.7777777777777777e-08, currency='USD')
+    >>> EnergyTerms.of("300 W/GPU, PUE 1.2")
+    EnergyTerms(node=300.0, pue=1.2, price=0.0, currency='')
     """
 
     node: float = 0.0
