@@ -59,7 +59,15 @@ pages = Sybil(
 )
 docstrings = Sybil(name="docstrings", path="src", parsers=[DocTestParser(DOCTEST)], pattern="*.py")
 
-SLOW_PAGES = {"how-many-cus.md", "own-suites.md", "other-gpus.md", "advise.md", "calibrate.md", "gallery.md"}
+SLOW_PAGES = {
+    "cost-and-energy.md",
+    "how-many-cus.md",
+    "own-suites.md",
+    "other-gpus.md",
+    "advise.md",
+    "calibrate.md",
+    "gallery.md",
+}
 """Pages whose examples together take longer than about ten seconds: `make check` runs them."""
 
 
