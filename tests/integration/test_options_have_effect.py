@@ -5,7 +5,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-OUTPUTS = {"--details", "--json", "--csv", "--out", "--trace", "--page", "--graph", "--chakra", "--all"}
+OUTPUTS = {"--details", "--explain", "--json", "--csv", "--out", "--trace", "--page", "--graph", "--chakra", "--all"}
 """Where an answer goes and how much of it is printed, not what it says."""
 MANNERS = {"--jobs", "--no-cache", "--dask", "--shard"}
 """How runs are made; answers must not depend on them."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from weft.core.errors import InputError, check_type, check_whole
 from weft.core.files import write_atomically, write_json, written_together
 from weft.graph import Collective, Graph, Node, Send, graph_lines
@@ -193,6 +195,10 @@ class _File:
             if group := self.groups.get(_group(self.graph, node, self.rank)):
                 sent.append(("pg_name", "string", str(group)))
             return (self._add(node, Kind.COLLECTIVE, line, before, *sent),)
+        if np.ndim(op.flops) or np.ndim(op.least_bytes):
+            raise InputError(
+                f"'{node.id}' states several sizes at once, and a node of Chakra's one; give a node for each"
+            )
         stated = [("num_ops", "int64", int(op.flops)), ("tensor_size", "uint64", int(op.least_bytes))]
         return (self._add(node, Kind.COMPUTE, line, before, *stated),)
 
