@@ -251,7 +251,7 @@ def check_terms(price: str | None, energy: str | None, machine: System) -> None:
         from weft.core.energy import EnergyTerms
 
         EnergyTerms.of(energy)
-        assert machine.gpu.power_limit
+        machine.gpu.check_power()
 
 
 class Valued(Protocol):

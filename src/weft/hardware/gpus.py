@@ -594,12 +594,16 @@ class Gpu(Sourced):
     @property
     def power_limit(self) -> float:
         """Its power limit [W]; InputError where it is not known."""
+        self.check_power()
+        return self.power.tdp
+
+    def check_power(self) -> None:
+        """Raise InputError where the power of the GPU is not known."""
         if not self.power.tdp:
             raise InputError(
                 f"the power of {self.name} is not known; state its limit, and what it draws as shares of that, like "
                 "--set power.tdp='700 W' --set power.idle=0.2 --set power.busy=0.2 --set power.memory=0.5"
             )
-        return self.power.tdp
 
     def supports(self, dtype: str) -> bool:
         """Return whether the GPU multiplies matrices of that data type."""

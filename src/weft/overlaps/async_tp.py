@@ -8,10 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from weft.core.errors import InputError
-from weft.graph import Graph
-from weft.hardware import Gpu
-from weft.overlaps.base import OverlapMethod
+from weft.overlaps.base import ClosedFormMethod
 from weft.overlaps.graphs import Pattern
 from weft.overlaps.pairs import PairTimes
 
@@ -20,7 +17,7 @@ STREAMS = 2
 
 
 @dataclass(frozen=True)
-class AsyncTP(OverlapMethod):
+class AsyncTP(ClosedFormMethod):
     """A GEMM per rank's share on two streams, beside copies; only its closed form times it."""
 
     name: str = "async-tp"
@@ -30,19 +27,6 @@ class AsyncTP(OverlapMethod):
     joins: ClassVar[str] = "pieces of a GEMM and copies of its collective"
     patterns: ClassVar[tuple[Pattern, ...]] = ("ag_gemm", "gemm_rs", "tp")
     closed_forms: ClassVar[tuple[Pattern, ...]] = patterns
-    simulated: ClassVar[bool] = False
-
-    def check(self, graph: Graph) -> None:
-        """Raise InputError: the engine runs no graph under this method."""
-        raise InputError(
-            f"the overlap '{self.name}' is timed in closed form only, not by the engine; ask 'weft advise fuse' or "
-            f"'weft step --overlap tp={self.name}'"
-        )
-
-    def apply(self, graph: Graph, gpu: Gpu) -> Graph:
-        """Raise InputError, as `check` does."""
-        self.check(graph)
-        return graph
 
     def estimate(self, pair: PairTimes, costs: Mapping[str, float]) -> Any:
         """Return the time of pieces on two streams; each piece waits for its copy.

@@ -89,7 +89,7 @@ class OverlapMethod(ABC):
     collective from the times of their parts; list the patterns in `closed_forms`. `pair` is a
     `weft.overlaps.pairs.PairTimes`: `pair.gemm` and `pair.collective` [s] and their pieces, numbers or arrays of one
     shape. `costs` are the values of `kernels/library/software.toml` by path, such as `costs["sequential.gap"]` [s]. A
-    method that only formulas time sets `simulated` to False.
+    method that only formulas time derives from `ClosedFormMethod`.
 
     **Say what a step must know,** if an axis is among the patterns: `check_plan` raises InputError for plans that
     cannot use the method. Without a closed form, the engine times the pairs of a step.
@@ -174,6 +174,14 @@ class OverlapMethod(ABC):
         """Return what times the method: "engine", "closed form" or "both"."""
         closed = any(self.applies(place, "closed form") for place in PLACES)
         return "both" if self.simulated and closed else "engine" if self.simulated else "closed form"
+
+    @property
+    def unsimulated(self) -> str:
+        """Return a sentence on the commands that time the method, which the engine does not run."""
+        step = f" or 'weft step --overlap tp={self.name}'" if "tp" in self.patterns else ""
+        return (
+            f"the overlap '{self.name}' is timed in closed form only, not by the engine; ask 'weft advise fuse'{step}"
+        )
 
     @property
     def joins_gemms(self) -> bool:
@@ -292,6 +300,21 @@ class OverlapMethod(ABC):
                 f"'{self.name}' {how} the {each} GPUs of a node, but the ranks of '{axis}' lie in several nodes; "
                 f"choose {instead}"
             )
+
+
+class ClosedFormMethod(OverlapMethod):
+    """A method that formulas time, and the engine runs no graph under."""
+
+    simulated: ClassVar[bool] = False
+
+    def check(self, graph: Graph) -> None:
+        """Raise InputError: the engine runs no graph under this method."""
+        raise InputError(self.unsimulated)
+
+    def apply(self, graph: Graph, gpu: Gpu) -> Graph:
+        """Raise InputError, as `check` does."""
+        self.check(graph)
+        return graph
 
 
 class Methods(MutableMapping[str, OverlapMethod]):

@@ -8,12 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from weft.core.errors import InputError
 from weft.core.options import RunOptions
 from weft.estimate import BenchmarkProtocol, estimate
-from weft.graph import Collective, Driver, Graph
-from weft.hardware import Gpu, System
-from weft.overlaps.base import OverlapMethod
+from weft.graph import Collective, Driver
+from weft.hardware import System
+from weft.overlaps.base import ClosedFormMethod
 from weft.overlaps.graphs import Pattern
 from weft.overlaps.pairs import PairTimes
 
@@ -22,7 +21,7 @@ CHUNKS = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True)
-class Mori(OverlapMethod):
+class Mori(ClosedFormMethod):
     """A GEMM and the pushes of its output by copy engines: `fused`, chunk by chunk, or after the GEMM has ended.
 
     `chunks` is into how many the output is cut (None: the fastest of `CHUNKS`). One lane of threads per peer issues
@@ -41,18 +40,6 @@ class Mori(OverlapMethod):
     joins: ClassVar[str] = "chunks of a GEMM and copies of its output"
     patterns: ClassVar[tuple[Pattern, ...]] = ("gemm_ar", "gemm_ag", "gemm_a2a")
     closed_forms: ClassVar[tuple[Pattern, ...]] = patterns
-    simulated: ClassVar[bool] = False
-
-    def check(self, graph: Graph) -> None:
-        """Raise InputError: the engine runs no graph under this method."""
-        raise InputError(
-            f"the overlap '{self.name}' is timed in closed form only, not by the engine; ask 'weft advise fuse'"
-        )
-
-    def apply(self, graph: Graph, gpu: Gpu) -> Graph:
-        """Raise InputError, as `check` does."""
-        self.check(graph)
-        return graph
 
     def complete(self, pair: PairTimes, moved: Collective, system: System, options: RunOptions) -> PairTimes:
         """Return the times with that of one exchange or gather by copy engines that a kernel starts.

@@ -208,10 +208,7 @@ def find_simulated(overlap: str | OverlapMethod) -> OverlapMethod:
             raise UnknownNameError("overlap", overlap, simulated_methods(), True)
         method = OVERLAPS[overlap]
     if not method.simulated:
-        raise InputError(
-            f"the overlap '{method.name}' is timed in closed form only, not by the engine; ask 'weft advise fuse' "
-            f"or 'weft step --overlap tp={method.name}', or choose one of {', '.join(simulated_methods())}"
-        )
+        raise InputError(f"{method.unsimulated}, or choose one of {', '.join(simulated_methods())}")
     return method
 
 

@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from weft.core.errors import InputError
 from weft.core.options import RunOptions
-from weft.graph import Collective, Graph
-from weft.hardware import Gpu, System
-from weft.overlaps.base import OverlapMethod
+from weft.graph import Collective
+from weft.hardware import System
+from weft.overlaps.base import ClosedFormMethod
 from weft.overlaps.graphs import Pattern
 from weft.overlaps.pairs import PairTimes
 
@@ -21,7 +20,7 @@ _MEASURED = ("blackwell",)
 
 
 @dataclass(frozen=True)
-class TmaScatter(OverlapMethod):
+class TmaScatter(ClosedFormMethod):
     """A GEMM and the reduce-scatter of its output as one kernel, whose tiles TMA adds up at their owners.
 
     ThunderKittens, mKernel and CuTe's GEMM-RS are such kernels. A few threads issue a tile's bulk copy, so that stores
@@ -36,18 +35,6 @@ class TmaScatter(OverlapMethod):
     joins: ClassVar[str] = "tiles of a GEMM and its reduce-scatter"
     patterns: ClassVar[tuple[Pattern, ...]] = ("gemm_rs",)
     closed_forms: ClassVar[tuple[Pattern, ...]] = patterns
-    simulated: ClassVar[bool] = False
-
-    def check(self, graph: Graph) -> None:
-        """Raise InputError: the engine runs no graph under this method."""
-        raise InputError(
-            f"the overlap '{self.name}' is timed in closed form only, not by the engine; ask 'weft advise fuse'"
-        )
-
-    def apply(self, graph: Graph, gpu: Gpu) -> Graph:
-        """Raise InputError, as `check` does."""
-        self.check(graph)
-        return graph
 
     def complete(self, pair: PairTimes, moved: Collective, system: System, options: RunOptions) -> PairTimes:
         """Return the times with that of all stores to peers at the links' rate; NaN where GPUs cannot store so."""

@@ -285,7 +285,7 @@ class Plans(PlanAnswer[Planned]):
         """
         from weft.core.energy import EnergyTerms
 
-        assert self.system.gpu.power_limit
+        self.system.gpu.check_power()
         return replace(self, terms=EnergyTerms.of(terms))
 
     @cached_property

@@ -342,7 +342,7 @@ class Serving(Answer):
 
         Raises InputError for other terms, and where the power of the GPU is not known.
         """
-        assert self.system.gpu.power_limit
+        self.system.gpu.check_power()
         return replace(self, terms=EnergyTerms.of(terms))
 
     @cached_property
