@@ -295,12 +295,12 @@ def test_a_gemm_computes_more_slowly_while_a_collective_holds_compute_units():
     assert co_run("streams", 2, achieved__gemm_corun=0.5).gemm.end > 1.02 * co_run("streams", 2).gemm.end
 
 
-def test_stores_to_peers_are_acknowledged_later_behind_a_gemms_requests_and_at_its_clock():
+def test_stores_to_peers_are_acknowledged_later_while_a_gemm_holds_the_clock_down():
     few = replace(STRATEGIES["priority"], channels=8)
     slow, equal, short = (
         co_run(few, 4, options, clocks__sustained=clock, achieved__gemm_corun=1)
         for clock, options in (("1050 MHz", None), ("2100 MHz", None), ("1050 MHz", RunOptions(clock="short")))
     )
     assert slow.collective.slowdown > equal.collective.slowdown + 0.05
-    assert equal.collective.slowdown > short.collective.slowdown + 0.05  # whose GEMMs are too short for either
+    assert short.collective.slowdown == pytest.approx(equal.collective.slowdown, abs=0.03)
     assert slow.collective.added == "stores over the link"

@@ -479,7 +479,7 @@ all_reduce:1MiB...1GiB --ranks 8 --system dgx-h100
 all_reduce:1B..2PiB --ranks 8 --system dgx-h100
 all_gather:1MiB --ranks 8 --system dgx-h100 --dma --algorithm ring
 all_gather:1MiB --ranks 8 --system dgx-h100 --dma --library nope
-all_gather:1MiB --ranks 16 --system dgx-h100 --dma
+all_to_all:1MiB --ranks 16 --system dgx-h100 --dma
 """,
     "predict op softmax": r"""
 (nothing)

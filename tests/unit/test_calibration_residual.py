@@ -102,7 +102,7 @@ def test_a_slower_link_of_the_same_machine_is_called_slower_however_little_pairs
 
 
 def test_a_change_of_the_machine_within_the_spread_of_repeated_measurements_is_not_called():
-    found = what_if({"link.bandwidth": "440 GB/s"})
+    found = what_if({"network.bandwidth": "49.5 GB/s"})
     assert 0.99 < found.speedup("changed") < 1
     assert found.verdict("changed") == UNRESOLVED
 

@@ -153,7 +153,11 @@ def test_every_strategy_stands_beside_the_others_or_is_left_out_with_a_reason(we
         ([*BESIDE, "--corun", "all_reduce:1MiB", "--loops", "1,2,3"], "--loops has 3 numbers"),
         ([*BESIDE, "--corun", "all_reduce:1MiB", "--loops", "0,1"], "--loops has 0 in it"),
         ([*BESIDE, "--corun", "all_reduce:1MiB", "--ranks", "1"], "'--ranks': 1 is not in the range"),
-        ([*BESIDE, "--corun", "all_reduce:1MiB", "--ranks", "16"], "a node of 8 GPUs"),
+        ([*BESIDE, "--corun", "all_to_all:1MiB", "--ranks", "16"], "but no all_to_all; take the ranks of one node"),
+        (
+            [*BESIDE, "--corun", "all_reduce:1MiB", "--ranks", "16", "--nodes", "3"],
+            "cannot be spread evenly over 3 nodes",
+        ),
         ([*BESIDE, "--corun", "all_reduce:-1MiB"], "moves nothing; give a size above zero"),
         (["simulate", "corun", "--gemm", "64,64", "--corun", "all_reduce:1MiB"], "'64,64' has 2 dimensions"),
         ([*BESIDE, "--corun", "all_reduce:1MiB", "--compare", "t3"], "no such option '--compare'"),

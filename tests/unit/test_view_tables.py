@@ -75,4 +75,4 @@ def test_a_page_sorts_by_raw_values_and_keeps_markup_as_text() -> None:
     assert '<td class="n" data-v="1234.56">1,234.6</td>' in page
     assert '<td class="n" data-v="">–</td>' in page
     assert "A &lt;page&gt;" in page
-    assert "vegaEmbed" not in page.split("// -- theme")[0], "a page without figures does without their script"
+    assert "vegaEmbed" not in page.split("// -- files")[0], "a page without figures does without their script"

@@ -42,8 +42,7 @@ class KernelCost(Part):
 
     `start` [s] passes from its launch to its first load, `sync` [s] from a slice's arrival to the receiver's next load;
     a workgroup keeps `in_flight` bytes in flight; its stores reach the share `link` of the link's payload rate.
-    `acknowledge` [s] passes from the departure of stores to a peer until the workgroup continues in their place, and
-    `behind_gemm` [s] more while a GEMM runs, besides what the GEMM's clock does to it.
+    `acknowledge` [s] passes from the departure of stores to a peer until the workgroup continues in their place.
     """
 
     start: Delay
@@ -51,7 +50,6 @@ class KernelCost(Part):
     in_flight: Bytes
     link: Share
     acknowledge: Delay = 0.0
-    behind_gemm: Delay = 0.0
 
 
 class RingKernels(Sourced):

@@ -384,20 +384,18 @@ def _tiling(fabric: Interconnect, protocol: Protocol, cost: KernelCost, channels
     """Return the tiling and cost of a kernel of a protocol, with changes."""
     shape = SHAPES[library_vendor(fabric)][protocol]._asdict()
     busy = {"acknowledge_busy": _busy(fabric.gpu, cost)}
-    return ChannelTiling(channels, **(shape | cost.model_dump(exclude={"behind_gemm"}) | busy | changes))
+    return ChannelTiling(channels, **(shape | cost.model_dump() | busy | changes))
 
 
 def _busy(gpu: Gpu, cost: KernelCost) -> float:
-    """Return the time until stores to a peer are acknowledged while a GEMM runs and holds the clock down [s].
+    """Return the time until stores to a peer are acknowledged while a GEMM holds the clock at its power limit [s].
 
     Costs of kernels are those of collectives alone, at the boost clock; compute units and their caches issue the stores
     and wait for them [assumed: all of the time scales with their clock, and what a GEMM loses beside a collective,
-    `achieved.gemm_corun`, is a clock of both]. What is left of the measured time, `behind_gemm`, is taken for the
-    GEMM's requests in front of the stores, on any clock.
+    `achieved.gemm_corun`, is a clock of both].
     """
     limit = gpu.clocks.sustained * gpu.achieved.gemm_corun
-    slower = max(gpu.compute.clock / limit, 1.0) if limit else 1.0
-    return cost.acknowledge * slower + cost.behind_gemm
+    return cost.acknowledge * (max(gpu.compute.clock / limit, 1.0) if limit else 1.0)
 
 
 def _exchange(
