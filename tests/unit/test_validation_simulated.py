@@ -122,8 +122,9 @@ def test_all_reduces_in_the_switch_and_on_a_mesh_are_simulated_on_a_whole_node(t
         assert np.all(np.abs(part.seconds / part.subject.measured - 1) < 0.1)
 
 
-def test_a_gemm_on_fewer_units_is_compared_by_mask_and_by_grid(tmp_path):
+def test_a_gemm_on_fewer_units_is_compared_by_mask_and_by_grid(tmp_path, monkeypatch):
     """A mask that a row does not state has the first bits of each run of 38; a time below the peak is left out."""
+    monkeypatch.setattr("weft.lab.coruns.seen_by_host", lambda function, seconds, launch: seconds)
     head = "size,dtype,backend,mask,cus,median_ms,tflops,source_file"
     rows = [
         "4096,bf16,torch,,128,0.6,1,a",  # its fullest shader engines have two units of 16
@@ -137,7 +138,7 @@ def test_a_gemm_on_fewer_units_is_compared_by_mask_and_by_grid(tmp_path):
     found = pd.concat([one.frame() for one in done.predictions])
     assert found.groupby("backend").size().to_dict() == {"torch": 2, "ws_grid": 1}
     slow = found[found["backend"] == "torch"]["predicted"]
-    assert slow.max() / slow.min() == pytest.approx(19 / 5, rel=0.05)  # rounds, both at the boost clock, and a call
+    assert slow.max() / slow.min() == pytest.approx(19 / 5, rel=0.03)  # rounds, both at the boost clock
     assert {problem.column for problem in done.problems} == {"backend", "median_ms"}
 
 
