@@ -115,10 +115,17 @@ def test_an_unknown_method_is_refused_by_every_question_with_the_known_ones(ask)
     assert "userbuffers" in str(refused.value)
 
 
-def test_methods_in_closed_form_only_are_refused_by_the_engine_with_the_question_to_ask():
-    for name in set(OVERLAPS) - set(simulated_methods()):
-        with pytest.raises(InputError, match=f"weft step --overlap tp={name}"):
-            find_simulated(name)
+@pytest.mark.parametrize("name", sorted(set(OVERLAPS) - set(simulated_methods())))
+def test_methods_in_closed_form_only_are_refused_by_the_engine_with_the_commands_that_time_them(name):
+    with pytest.raises(InputError, match="ask 'weft advise fuse'") as refused:
+        find_simulated(name)
+    stated = f"'weft step --overlap tp={name}'" in str(refused.value)
+    try:
+        seconds(**PLANS["tp"], overlap={"tp": name})
+    except InputError:
+        assert not stated, "the message names a step that is refused"
+    else:
+        assert stated, "the message omits a step that is timed"
 
 
 @pytest.mark.parametrize("axis", AXES)
