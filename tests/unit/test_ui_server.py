@@ -4,6 +4,7 @@ import asyncio
 import socket
 
 import pytest
+import uvicorn
 from click.testing import CliRunner
 
 from weft.core.errors import InputError
@@ -96,6 +97,23 @@ def test_a_port_that_is_taken_is_named():
         port = taken.getsockname()[1]
         with pytest.raises(InputError, match=f"port {port} of 127.0.0.1 cannot be used: .*; choose another by --port"):
             serve(port)
+
+
+def test_a_browser_that_comes_as_soon_as_the_address_is_told_is_not_refused(monkeypatch, capsys):
+    with socket.socket() as free:
+        free.bind((HOST, 0))
+        port = free.getsockname()[1]
+    met = []
+
+    def run(self, sockets):
+        met.append(f"http://{HOST}:{port}/" in capsys.readouterr().out)
+        with socket.create_connection((HOST, port), timeout=5):
+            met.append(True)
+        sockets[0].close()
+
+    monkeypatch.setattr(uvicorn.Server, "run", run)
+    serve(port)
+    assert met == [True, True]
 
 
 def test_without_its_libraries_the_command_says_what_to_install(monkeypatch):

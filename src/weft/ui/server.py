@@ -172,6 +172,7 @@ def serve(port: int) -> None:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((HOST, port))
+        listening.listen()  # a browser that comes before the server is ready waits, and is not refused
     except OSError as error:
         listening.close()
         raise InputError(f"port {port} of {HOST} cannot be used: {error.strerror}; choose another by --port") from error
