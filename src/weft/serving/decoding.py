@@ -81,12 +81,14 @@ class DecodeGroup:
 
     def _pop(self, heap: list[tuple[int, int, Request]], most: int) -> list[Request]:
         """Remove the members with keys up to `most`, and return them in the order in which they joined."""
-        found = []
+        found: list[Request] = []
         while heap and heap[0][0] <= most:
             _, number, request = heappop(heap)
             if self._is_member(number, request):
                 found.append(request)
-        return sorted(found, key=lambda one: one.number)
+        if len(found) > 1:
+            found.sort(key=lambda one: one.number)
+        return found
 
     def _is_member(self, number: int, request: Request) -> bool:
         return request.group is self and request.number == number

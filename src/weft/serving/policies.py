@@ -106,6 +106,8 @@ def first_come(server: Replica, *, whole: bool = False, reserve: bool = False) -
     `whole` prompts are divided only where running requests leave no step with room for them; with `reserve`, memory is
     kept for all of the answer.
     """
+    if not server.waiting:
+        return
     prompts = sum(tokens for _, tokens in server.batch if tokens > 1)
     while server.waiting and server.budget:
         request = server.waiting[0]

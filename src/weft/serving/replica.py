@@ -233,6 +233,8 @@ class Replica:
 
     def _is_short(self, some: Sequence[Request], tokens: int) -> bool:
         """Return whether the KV cache is too small for `tokens` more tokens of each request."""
+        if not some:
+            return False
         free = self.pool.free
         return len(some) * self.pool.most_bytes_short(tokens) > free and self.pool.needs(some, tokens) > free
 
@@ -295,7 +297,8 @@ class Replica:
             and (self._steady or not self.waiting)
         ):
             most = self._steps_ahead()
-        self.ends, end = [], now
+        ends: list[float] = []
+        self.ends, end, host = ends, now, self.host
         if self._pipeline:
             took: Iterable[float] = [self._pipeline.end(now, self._times.stages(shape)) - now]
         elif most > 1:
@@ -303,12 +306,12 @@ class Replica:
         else:
             took = [self._times.seconds(shape)]
         for seconds in took:
-            end += seconds + self.host
-            self.ends.append(end)
+            end += seconds + host
+            ends.append(end)
             if end >= until:
                 break
         self._started, self._active, self._queue = now, len(self.running), len(self.waiting)
-        return self.ends[-1]
+        return end
 
     def interrupt(self, now: float) -> float:
         """Let the steps end with the one that runs now; returns when it ends."""
@@ -326,10 +329,10 @@ class Replica:
         if self._decodes:
             written = steps * len(self._group.members)
             self._group.advance(steps)
-            full = self._group.pop_full(0)
-            for request in full:
-                self.pool.allocate_blocks(request, request.computed)
-            self._group.refill(full)
+            if full := self._group.pop_full(0):
+                for request in full:
+                    self.pool.allocate_blocks(request, request.computed)
+                self._group.refill(full)
             done = self._group.pop_ended()
         for request, tokens in self._apart:
             generated = request.generated

@@ -63,6 +63,8 @@ class StepTimes:
     ) -> None:
         self.forward, self.queries = forward, queries or forward.queries
         self._launching, self._graphed, self._pieces = 0.0, 0, 0.0
+        self._bases: dict[int, float] = {}
+        self._rising: dict[tuple[int, int], tuple[int, float, float]] = {}
         self.first = self.later = None
         if forward.draft:
             self.first = StepTimes(forward.draft, self.queries, like.first if like else None)
@@ -139,24 +141,37 @@ class StepTimes:
 
     def next_tokens(self, decodes: int, context: int, steps: int) -> Iterator[float]:
         """Yield seconds of equal steps of next tokens, each with what one writes more of context in each sequence."""
-        each, least = self.forward.speculation.expected_tokens, self._on_host(Shape(decodes, context))
+        each, least = self.forward.speculation.expected_tokens, max(self._pieces, self.forward.launching)
         if self.forward.plan.two_batch_overlap:
             yield from (self.seconds(Shape(decodes, round(context + decodes * each * at))) for at in range(steps))
             return
-        passes = self._passes
-        base = sum(
-            times * (one._shared_seconds(decodes * one.queries) + one._logits(decodes * one.queries))
-            for times, one in passes
-        )
+        base, rising = self._base_of(decodes), self._rising
         keys, high, slope, at_low, low = context / decodes, 0, 0.0, 0.0, 0
         for _ in range(steps):
             if keys >= high:
                 low = _SMOOTH.around(keys)[0][0]
-                high = low + _SMOOTH.step(low)
-                at_low, at_high = (sum(n * one._decodes(decodes, end) for n, one in passes) for end in (low, high))
-                slope = (at_high - at_low) / (high - low)
+                found = rising.get((decodes, low))
+                if found is None:
+                    found = rising[decodes, low] = self._rise_of(decodes, low)
+                high, at_low, slope = found
             yield max(base + at_low + slope * (keys - low), least)
             keys += each
+
+    def _base_of(self, decodes: int) -> float:
+        """Return the seconds of a step of next tokens without attention."""
+        found = self._bases.get(decodes)
+        if found is None:
+            found = self._bases[decodes] = sum(
+                times * (one._shared_seconds(decodes * one.queries) + one._logits(decodes * one.queries))
+                for times, one in self._passes
+            )
+        return found
+
+    def _rise_of(self, decodes: int, low: int) -> tuple[int, float, float]:
+        """Return the timed context behind `low`, the attention's seconds at `low`, and what each token adds [s]."""
+        passes, high = self._passes, low + _SMOOTH.step(low)
+        at_low, at_high = (sum(n * one._decodes(decodes, end) for n, one in passes) for end in (low, high))
+        return high, at_low, (at_high - at_low) / (high - low)
 
     @property
     def _passes(self) -> list[tuple[int, StepTimes]]:

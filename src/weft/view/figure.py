@@ -89,7 +89,8 @@ class Figure:
     @property
     def spec(self) -> dict[str, Any]:
         """The Vega-Lite specification without the rows."""
-        made: dict[str, Any] = self.chart.to_dict(context={"pre_transform": False})
+        checks = alt.utils.schemapi.DEBUG_MODE
+        made: dict[str, Any] = self.chart.to_dict(validate=checks, context={"pre_transform": False})
         made.pop("config", None)
         return {**made, "config": CONFIG}
 
