@@ -158,6 +158,23 @@ def test_a_plan_without_a_framework_takes_as_long_as_its_step():
     for one in found.plans:
         step = weft.step("llama-3-8b", "8xh100", one.plan, framework=one.setting.framework.name, fidelity="estimate")
         assert step.seconds == same(one.step_time_s)
+        assert step.interval_s == same(one.interval_s)
+
+
+def test_a_plan_that_hides_more_than_any_measured_step_has_the_wider_interval_of_its_step():
+    fix, asked = {"tp": 8, "pp": 1, "zero": 3}, {"sequence": 4096, "framework": "torchtitan"}
+    best = weft.plan("llama-3-8b", "64xh100", batch=16, fix=fix, refine=0, top=1, **asked).best
+    step = weft.step("llama-3-8b", "64xh100", best.plan, framework="torchtitan", fidelity="estimate")
+    assert step.hidden["dp"] > 0.4 * step.seconds
+    assert best.error == step.error
+    assert "beside data-parallel communication" in best.error.why
+
+
+def test_a_plan_of_a_model_with_scans_has_the_interval_of_its_step():
+    best = weft.plan("nemotron-h-8b", "8xh100", batch=32, sequence=4096, fix={"tp": 2}, refine=0, top=1).best
+    step = weft.step("nemotron-h-8b", "8xh100", best.plan, framework=best.setting.framework.name, fidelity="estimate")
+    assert best.error == step.error
+    assert "scans of linear layers" in best.error.why
 
 
 def test_a_step_takes_as_long_by_command_by_function_and_in_a_scaling(tmp_path):

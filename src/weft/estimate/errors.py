@@ -250,9 +250,6 @@ def fused_attention_error(gpu: Gpu) -> Error:
 SCANS = (0.7, 2.5)
 """Measured over predicted time of scans of linear layers [assumed]: no such kernel is among the measured ones.
 Triton's kernels may keep more of a chunk on chip than is counted, or reach less of the rates that are taken."""
-PLANNED_SCANS = 0.1
-"""Share of scans in a step of which only the total is known [assumed, 0.03 to 0.3: 0.03 to 0.06 in
-steps of public hybrid models]."""
 
 
 def scan_error() -> Error:

@@ -28,7 +28,7 @@ from weft.step.clock import meetings, train
 from weft.step.corun import CoRunWindow
 from weft.step.memory import memory
 from weft.step.result.memory import Memory
-from weft.step.result.step import CONVENTION, RESIDUAL, Step, add_parts, compared, exposed_part, plan_error
+from weft.step.result.step import CONVENTION, RESIDUAL, Step, add_parts, compared, exposed_part
 
 if TYPE_CHECKING:
     from weft.core.energy import EnergyTerms
@@ -125,8 +125,7 @@ class Planned(PlannedDeployment[TrainingPlan]):
     @property
     def error(self) -> Error:
         """The 80 % interval of measured steps like this plan's, relative to the prediction, and what it rests on."""
-        on = self.setting
-        return plan_error(on.model, on.system, self.plan, on.framework)
+        return self.step().error
 
     def ratio_error(self, other: Planned) -> Error:
         """Return the 80 % interval of the ratio of the step times of two plans, relative to the predicted."""

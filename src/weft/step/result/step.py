@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.core.answer import Answer, to_plain
-from weft.estimate.errors import PLANNED_SCANS, Error, with_scans
+from weft.estimate.errors import Error, with_scans
 from weft.estimate.step_errors import Compared, ratio_error, relative_change, step_error
 from weft.graph import Graph
 from weft.models.counts import hardware_flops, utilisation
@@ -327,7 +327,10 @@ class Step(Answer):
         scans, hidden = (
             seconds / self.seconds for seconds in (self.parts.get("scan", 0.0), self.hidden.get("dp", 0.0))
         )
-        return plan_error(self.model, self.system, self.plan, self.framework, scans, hidden)
+        on, gpus = self.framework.name, self.plan.gpus
+        precision, *traits = plan_traits(self.plan, self.model, hidden)
+        known = step_error(self.system.gpu, on, bool(self.model.experts), gpus, precision, traits)
+        return with_scans(known, scans)
 
     @property
     def interval_s(self) -> tuple[float, float]:
@@ -342,23 +345,6 @@ class Step(Answer):
     def ratio_error(self, other: Step) -> Error:
         """Return the 80 % interval of the ratio of the times of this step and another, relative to the predicted."""
         return ratio_error(self.compared, other.compared, relative_change(self.parts, other.parts))
-
-
-def plan_error(
-    model: Transformer,
-    system: System,
-    plan: TrainingPlan,
-    framework: Framework,
-    scans: float | None = None,
-    hidden: float = 0.0,
-) -> Error:
-    """Return the 80 % interval of the steps of a plan.
-
-    `scans` is their share of scans, if known, and `hidden` that of data-parallel communication during computing.
-    """
-    precision, *traits = plan_traits(plan, model, hidden)
-    known = step_error(system.gpu, framework.name, bool(model.experts), plan.gpus, precision, traits)
-    return with_scans(known, (PLANNED_SCANS if model.linear else 0.0) if scans is None else scans)
 
 
 def plan_traits(plan: TrainingPlan, model: Transformer, hidden: float = 0.0) -> list[str]:
