@@ -674,14 +674,14 @@ class Serving(Answer):
             None if self.overloaded else self._weighted_mean([iteration.waiting for iteration in self._counted_turns])
         )
 
-    @property
+    @cached_property
     def busy(self) -> float:
         """Share of the time in which a replica runs a step."""
         begin, end = self.window.start, self.window.end
         times = (min(iteration.end, end) - max(iteration.start, begin) for iteration in self.iterations)
         return sum(max(time, 0.0) for time in times) / ((end - begin) * self.replicas)
 
-    @property
+    @cached_property
     def blocked_on(self) -> Mapping[str, float]:
         """Share of the iterations' time in which requests wait, by the limit that blocks the first of them."""
         found: defaultdict[str, float] = defaultdict(float)
