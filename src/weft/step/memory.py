@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -228,8 +229,9 @@ def _states(order: Schedule, device: int, stages: NDArray[np.int64]) -> State:
 def _remedies(found: Memory, framework: Framework) -> Mapping[str, float]:
     """Changes of the plan that would fit, the gentlest first, with their peaks [bytes]."""
     fitting: dict[str, float] = {}
-    for words, plan in _changes(found.plan):
+    for words, changed in _changes(found.plan):
         try:
+            plan = replace(found.plan, **changed)
             peak = replace(found, plan=plan, devices=_devices(found.model, plan, framework)).peak
         except InputError:
             continue
@@ -238,24 +240,25 @@ def _remedies(found: Memory, framework: Framework) -> Mapping[str, float]:
     return fitting
 
 
-def _changes(plan: TrainingPlan) -> Iterator[tuple[str, TrainingPlan]]:
+def _changes(plan: TrainingPlan) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield changes of a plan, in words and as fields; not every one need give a plan that is valid."""
     if plan.tp > 1 and not plan.sp:
-        yield "sequence parallelism", replace(plan, sp=True)
+        yield "sequence parallelism", {"sp": True}
     if plan.dp > 1:
         for zero in range(plan.zero + 1, 4):
-            yield f"ZeRO stage {zero}", replace(plan, zero=zero)
+            yield f"ZeRO stage {zero}", {"zero": zero}
     if plan.recompute == "none":
-        yield "selective recomputation", replace(plan, recompute="selective")
+        yield "selective recomputation", {"recompute": "selective"}
     if plan.recompute != "full":
-        yield "full recomputation", replace(plan, recompute="full")
+        yield "full recomputation", {"recompute": "full"}
     if plan.micro_batch > 1:
-        yield "micro-batches of 1 sequence", replace(plan, micro_batch=1)
+        yield "micro-batches of 1 sequence", {"micro_batch": 1}
     if plan.recompute != "full" and plan.dp > 1 and plan.zero < 3:
-        yield "full recomputation and ZeRO stage 3", replace(plan, recompute="full", zero=3)
+        yield "full recomputation and ZeRO stage 3", {"recompute": "full", "zero": 3}
     if plan.offload == "none":
-        yield "activations in the host's memory", replace(plan, offload="activations")
-        yield "optimizer states in the host's memory", replace(plan, offload="optimizer")
+        yield "activations in the host's memory", {"offload": "activations"}
+        yield "optimizer states in the host's memory", {"offload": "optimizer"}
     for axis in ("pp", "tp"):
         if plan.dp % 2 == 0:
             degree = 2 * getattr(plan, axis)
-            yield f"{axis} {degree} and dp {plan.dp // 2}", replace(plan, **{axis: degree, "dp": plan.dp // 2})
+            yield f"{axis} {degree} and dp {plan.dp // 2}", {axis: degree, "dp": plan.dp // 2}
