@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from weft.core.errors import InputError
@@ -12,7 +13,7 @@ from weft.core.files import read_text
 from weft.models import load_model
 from weft.plan.documents import LARGEST, find_beside, given_words, resolve_references
 from weft.plan.launched import Launched
-from weft.plan.read_huggingface import is_huggingface, read_trainer
+from weft.plan.read_huggingface import accelerate_settings, is_huggingface, read_trainer
 from weft.plan.read_megatron import SHAPES, read_arguments, read_overrides
 from weft.plan.read_recipes import is_recipe, read_recipe, registered_settings
 from weft.plan.read_settings import read_document, read_flat, refuse_reinforcement
@@ -63,14 +64,13 @@ def read_commands(
         said = [*notes, *_others(len(starts), command)]
         if beside := _overrides(command.words):
             said.append(f"Overrides beside Megatron-LM's arguments are left out: {', '.join(beside)}.")
-        read = ArgumentReader(given, file, launching=flags(_before_program(command)).keys())
+        read = ArgumentReader(given, file, launching=_launching(command))
         read.left_out.extend(word for word in command.words if re.match(r"-[A-Za-z][\w-]{3,}|---", word))
         return read_arguments(read, "megatron-core", tuple(said))
     if known:
         return read_overrides(overridden, file, (*notes, _RECIPE))
-    for command, given in found:
-        if (started := _of_files(command, given, file, defined)) is not None:
-            return replace(started, notes=(*notes, *started.notes))
+    if (started := _of_trainings(found, file, defined)) is not None:
+        return replace(started, notes=(*notes, *started.notes))
     if script.exits:
         raise InputError(
             f"'{file}' exits in line {script.exits} before it starts a training; give its arguments behind --, or its "
@@ -139,6 +139,61 @@ _CHUNKS = 8
 # -- files that a command names
 
 
+def _of_trainings(found: Iterable[tuple[Command, Arguments]], file: str, defined: Mapping[str, str]) -> Launched | None:
+    """Return the run of the command that trains by files that it names; InputError for several that differ."""
+    trains = [each for each in found if not _is_other_use(each[0])]
+    run = [each for each in trains if each[0].words] or trains  # an assignment alone names a file, and uses none of it
+    first: tuple[Command, Launched] | None = None
+    several = 0
+    for command, given in run:
+        started = _of_files(command, given, file, defined)
+        if started is None:
+            continue
+        several += 1
+        first = first or (command, started)
+        if differ := _differing(first[1], started):
+            lines = sorted({first[0].line, command.line})
+            where = f"lines {lines[0]} and {lines[-1]}" if len(lines) > 1 else f"line {lines[0]}"
+            raise InputError(
+                f"'{file}' starts several trainings, in {where}, which differ in {', '.join(differ[:3])}; keep one of "
+                "them, state by --define the variable that chooses, or give one command itself: --launch "
+                f"'{' '.join(first[0].words[:_SHOWN])} ...'"
+            )
+    if first is None:
+        return None
+    return replace(first[1], notes=(*_others(several, first[0]), *first[1].notes))
+
+
+_SHOWN = 3
+"""Words of a command that are shown."""
+_OF_A_STEP = ("model", "trains", "fields", "settings", "style", "gpus", "local_batch", "accumulation", "replica_groups")
+
+
+def _differing(first: Launched, second: Launched) -> list[str]:
+    """Return the arguments in which two runs differ; none where their steps are the same."""
+    if all(getattr(first, name) == getattr(second, name) for name in _OF_A_STEP):
+        return []
+    used = sorted({*first.used, *second.used})
+    return [each for each in used if first.used.get(each) != second.used.get(each)] or ["their settings"]
+
+
+def _is_other_use(command: Command) -> bool:
+    """Return whether a command uses a model, or makes one ready, and does not train it."""
+    words = command.words
+    uses = any(tool.rpartition("/")[2] in _TOOLS and word not in _TRAINING_WORDS and re.fullmatch(r"[a-z][\w-]*", word)
+               for tool, word in pairwise(words))  # fmt: skip
+    modules = [word for before, word in pairwise(words) if before == "-m"]
+    return uses or any(_OTHER_USE.search(each) for each in (*modules, _program(command)))
+
+
+_TOOLS = frozenset(("llamafactory-cli", "lmf", "axolotl", "trl"))
+_TRAINING_WORDS = frozenset(("train", "sft", "dpo", "kto", "reward"))
+_OTHER_USE = re.compile(
+    r"(^|[/_.-])(eval|evaluate|evaluation|infer|inference|generate|predict|chat|serve|export|merge\w*|convert\w*"
+    r"|preprocess\w*|quantize|download\w*)([/_.-]|$)"
+)
+
+
 def _of_files(command: Command, given: Arguments, file: str, defined: Mapping[str, str]) -> Launched | None:
     """Return the run that a command starts by the files that it names, with what it states beside them; else None."""
     named = [part[1] for word in (*command.assigned, *command.words) if (part := _FILE.fullmatch(word))]
@@ -149,11 +204,19 @@ def _of_files(command: Command, given: Arguments, file: str, defined: Mapping[st
     if trainer or is_huggingface(own):
         read = {each for each, flat in documents.items() if is_huggingface(flat)}
         beside = {name: each or ["true"] for name, each in own.items() if not {*each} & read}
-        launching = {name.replace("-", "_") for name in flags(_before_program(command))}
-        return read_trainer({**trainer, **beside, **_overrides_plain(command.words)}, file, launching)
+        launching = {name.replace("-", "_"): reason for name, reason in _launching(command).items()}
+        names: Mapping[str, str] = {}
+        if "accelerate" in {word.rpartition("/")[2] for word in _before_program(command)}:
+            of_launcher = {name: own[name] for name in launching if name in beside}
+            kind = " ".join(trainer.get("distributed_type", ()))
+            beside, names, idle = accelerate_settings(beside, of_launcher, kind)
+            launching |= idle
+        return read_trainer({**trainer, **beside, **_overrides_plain(command.words)}, file, launching, names)
     for path, flat in documents.items():
-        changed = {name: " ".join(words) for name, words in own.items() if "." in name} | _overrides(command.words)
-        settings = {**flat, **{name.removeprefix("--"): value for name, value in changed.items()}}
+        changed = {name: " ".join(words) or "true" for name, words in own.items() if "." in name}
+        changed |= _overrides(command.words)
+        stated = {name.removeprefix("--"): _SWITCHES.get(value, value) for name, value in changed.items()}
+        settings = {**flat, **stated}
         if (started := read_flat(settings, path, defined)) is not None:
             return started
     return None
@@ -206,7 +269,14 @@ def _program(command: Command) -> str:
 def _before_program(command: Command) -> tuple[str, ...]:
     """Return the words of the launcher: those before the program."""
     program = _program(command)
-    return command.words[: command.words.index(program)] if program else ()
+    module = "".join([word for before, word in pairwise(command.words) if before == "-m"][-1:])
+    first = program or module
+    return command.words[: command.words.index(first)] if first else ()
+
+
+def _launching(command: Command) -> dict[str, str]:
+    """Return the arguments of the launcher, with what they do."""
+    return dict.fromkeys(flags(_before_program(command)), "starts processes")
 
 
 def _others(commands: int, command: Command) -> list[str]:

@@ -6,8 +6,10 @@ axolotl-ai-cloud/axolotl share most names of settings; one table has them all (`
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from weft.core.errors import ConfigError
@@ -22,6 +24,8 @@ from weft.plan.script import Arguments
 _KERNELS = {"flash": True, "dropout": False}
 """Attention of the models of transformers: PyTorch's fused kernel."""
 _OF_DEEPSPEED = "deepspeed-zero3"
+_STAGE = 2
+"""DeepSpeed's stage where neither a JSON nor an argument of Accelerate states one (accelerate/utils/dataclasses.py)."""
 _FORMAT = "The launch states no number format; bf16 is taken, the trainer by itself computes in fp32 (--dtype fp32)."
 _VARIANTS = {
     "axolotl": {"base_model"},
@@ -33,6 +37,14 @@ _VARIANTS = {
 _NAMES = frozenset((
     "base_model", "model_name_or_path", "per_device_train_batch_size", "distributed_type", "dist_config.name",
 ))  # fmt: skip
+
+
+_ON_ACCELERATE = re.compile(
+    r"(?P<deepspeed>deepspeed_(?!multinode)\w+|zero\w+|offload_\w+|gradient_clipping)|(?P<fsdp>fsdp_\w+)"
+    r"|(?P<parallelism>parallelism_config_\w+)"
+)
+"""Arguments of accelerate launch by the section of its YAML that has the same settings."""
+_SHARDINGS = {"use_deepspeed": "DEEPSPEED", "use_fsdp": "FSDP", "multi_gpu": "MULTI_GPU"}
 
 
 def is_huggingface(names: Mapping[str, Any]) -> bool:
@@ -50,9 +62,42 @@ def read_huggingface(flat: Mapping[str, Any], file: str) -> Launched:
     return replace(combine(read_deepspeed(nested, file), found), framework=_OF_DEEPSPEED)
 
 
-def read_trainer(given: Arguments, file: str, launching: Collection[str] = ()) -> Launched:
-    """Return the run that a trainer's settings, or arguments of its command, state; some are of its launcher."""
-    read = ArgumentReader(given, file, "", launching=launching)
+def accelerate_settings(
+    given: Arguments, launcher: Arguments, sharding: str
+) -> tuple[dict[str, list[str]], dict[str, str], dict[str, str]]:
+    """Return the arguments of a command of accelerate by the names that its YAML has for those of its `launcher`.
+
+    Also returns the argument as the command has it for each of these names, and the reason why others are idle.
+    `sharding` is the `distributed_type` of the YAML that the command names.
+    """
+    kind = next((kind for name, kind in _SHARDINGS.items() if name in launcher), sharding.upper())
+    found = {name: words for name, words in given.items() if name not in launcher}
+    names, idle = {}, {}
+    for name, words in launcher.items():
+        section = _ON_ACCELERATE.fullmatch(name)
+        of = section.lastgroup if section else ""
+        if name in _SHARDINGS:
+            found["distributed_type"] = [kind]
+            names["distributed_type"] = f"--{name}"
+        elif of in ("deepspeed", "fsdp") and kind != of.upper():
+            idle[name] = f"of --use_{of}, which is not chosen"
+            found[name] = words
+        else:
+            key = f"{of}_config.{name}" if of else name
+            found[key] = given[name] if key == name else words or ["true"]
+            names |= {key: f"--{name}"} if of else {}
+    return found, names, idle
+
+
+def read_trainer(
+    given: Arguments, file: str, launching: Mapping[str, str] = MappingProxyType({}),
+    names: Mapping[str, str] = MappingProxyType({}),
+) -> Launched:  # fmt: skip
+    """Return the run that a trainer's settings, or arguments of its command, state.
+
+    Some are of its launcher, `launching`, by the reason why they change nothing; `names` are names that messages have.
+    """
+    read = ArgumentReader(given, file, "", names, launching)
     table = known_arguments("huggingface")
     found = read.table(table.reads)
     variant = next((name for name, names in _VARIANTS.items() if names & given.keys()), "trainer")
@@ -72,6 +117,8 @@ def read_trainer(given: Arguments, file: str, launching: Collection[str] = ()) -
     account = read.account("huggingface")
     parallel = {name: words for name, words in given.items() if read.name(name) in account["not_understood"]}
     usual = {**table.defaults[variant], **({"zero": 0} if sharding in ("", "ddp") else {})}
+    if sharding == "deepspeed" and "deepspeed" not in found:
+        usual["zero"] = _STAGE
     defaults = {name: value for name, value in usual.items() if name not in fields}
     model, trains = find_model(found.get("model", ""), file)
     framework = _OF_DEEPSPEED if sharding == "deepspeed" else "torchtitan"

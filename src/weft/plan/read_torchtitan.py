@@ -26,16 +26,27 @@ _MODELS = {
 _FLOAT8, _MX = "quantize.linear.float8", "quantize.linear.mx"
 _CONVERTERS = {"float8": _FLOAT8, "mx": _MX, _FLOAT8: _FLOAT8, _MX: _MX}
 """Sections of converters by the names that `model.converters` has for them, of today and of v0.1."""
-_OF_V0_1 = {"training.compile": "compile.enable"}
-"""Today's names of settings by those of torchtitan 0.1."""
+_OF_V0_1 = {
+    "training.compile": "compile.enable",
+    "training.batch_size": "training.local_batch_size",
+    "training.warmup_steps": "lr_scheduler.warmup_steps",
+    **{f"{section}.{name}": f"parallelism.{name}" for section in ("training", "experimental") for name in (
+        "tensor_parallel_degree", "data_parallel_replicate_degree", "data_parallel_shard_degree",
+        "pipeline_parallel_degree", "pipeline_parallel_schedule", "context_parallel_degree",
+        "context_parallel_rotate_method", "enable_async_tensor_parallel", "disable_loss_parallel")},
+    "training.data_parallel_degree": "parallelism.data_parallel_shard_degree",
+}  # fmt: skip
+"""Today's names of settings by those of torchtitan up to 0.1."""
 _TOKENS = "training.num_tokens_per_microbatch_per_dp_rank"
 _FLOAT8_RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
 
 
 def read_torchtitan(flat: Mapping[str, Any], file: str) -> Launched:
     """Return the run that torchtitan's settings, by dotted names, state."""
-    flat = {_OF_V0_1.get(name, name): value for name, value in flat.items()}
-    read = ArgumentReader(given_words(flat), file, "")
+    old = {new: name for name, new in _OF_V0_1.items() if name in flat and flat.get(new, flat[name]) == flat[name]}
+    flat = {**{name: value for name, value in flat.items() if name not in old.values()},
+            **{new: flat[name] for new, name in old.items()}}  # fmt: skip
+    read = ArgumentReader(given_words(flat), file, "", old)
     for name in _FLAGS & flat.keys():
         if not isinstance(flat[name], bool):
             raise read.wrong(name, str(flat[name]), "true or false")

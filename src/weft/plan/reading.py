@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any, NamedTuple
@@ -76,8 +76,8 @@ class ArgumentReader:
     """The arguments of a file: those that are read count as used, `account` returns what became of all.
 
     `dash` stands before each name in messages, and says that arguments are those of a command line: a flag takes no
-    value. `names` are names as the file has them; those of arguments in `launching` are of a launcher, which starts
-    the program and changes nothing in it.
+    value. `names` are names as the file has them; arguments in `launching` are of a launcher, with the reason why they
+    change nothing in the program that it starts.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class ArgumentReader:
         file: str,
         dash: str = "--",
         names: Mapping[str, str] | None = None,
-        launching: Collection[str] = (),
+        launching: Mapping[str, str] | None = None,
     ) -> None:
-        self.given, self.file, self.dash, self.launching = given, file, dash, launching
-        self.names = names or {}
+        self.given, self.file, self.dash = given, file, dash
+        self.names, self.launching = names or {}, launching or {}
         self.used: dict[str, str] = {}
         self.left_out: list[str] = []
         self.not_modelled: dict[str, str] = {}
@@ -259,7 +259,7 @@ class ArgumentReader:
             elif key in table.not_modelled or key in table.without_effect:
                 idle[shown_as] = table.without_effect.get(key, "timed so here")
             elif name in self.launching:
-                idle[shown_as] = "starts processes"
+                idle[shown_as] = self.launching[name]
             else:
                 unknown.append(shown_as)
         return {

@@ -1,0 +1,181 @@
+"""Training launches that newcomers brought: launchers' own arguments, several trainings, settings of older releases."""
+
+import pytest
+
+import weft
+from weft.core.errors import InputError
+from weft.plan.read_launch import read_launch
+
+PROGRAM = (
+    "sft.py --model_name_or_path meta-llama/Llama-3.1-8B --max_seq_length 4096 --per_device_train_batch_size 1 "
+    "--gradient_accumulation_steps 2 --gradient_checkpointing"
+)
+
+
+def read(tmp_path, text, **files):
+    for name, content in files.items():
+        (tmp_path / name.replace("__", ".")).write_text(content)
+    file = tmp_path / "run.sh"
+    file.write_text(text)
+    return read_launch(file)
+
+
+# -- accelerate
+
+
+@pytest.mark.parametrize(
+    ("arguments", "yaml"),
+    [
+        ("--use_deepspeed --zero_stage 3", "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3}\n"),
+        (
+            "--use_deepspeed --deepspeed_config_file ds.json",
+            "distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: ds.json}\n",
+        ),
+        (
+            "--use_fsdp --fsdp_sharding_strategy SHARD_GRAD_OP",
+            "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: SHARD_GRAD_OP}\n",
+        ),
+        ("--use_deepspeed", "distributed_type: DEEPSPEED\n"),
+        ("--multi_gpu", "distributed_type: MULTI_GPU\n"),
+        (
+            "--use_deepspeed --zero_stage=2 --offload_optimizer_device cpu",
+            "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2, offload_optimizer_device: cpu}\n",
+        ),
+    ],
+)
+def test_arguments_of_accelerate_are_the_settings_of_its_yaml(tmp_path, arguments, yaml):
+    ds = '{"zero_optimization": {"stage": 3, "overlap_comm": true}, "bf16": {"enabled": true}}'
+    typed = read(tmp_path, f"accelerate launch --num_processes 8 {arguments} {PROGRAM}\n", ds__json=ds)
+    filed = read(
+        tmp_path, f"accelerate launch --config_file acc.yaml {PROGRAM}\n", acc__yaml=f"{yaml}num_processes: 8\n"
+    )
+    for name in ("framework", "fields", "defaults", "settings", "style", "gpus", "accumulation", "not_understood"):
+        assert getattr(typed, name) == getattr(filed, name), name
+    assert not typed.not_understood
+
+
+def test_deepspeed_by_accelerate_shards_by_stage_2_unless_it_says_another(tmp_path):
+    found = read(tmp_path, f"accelerate launch --use_deepspeed {PROGRAM}\n")
+    assert (found.framework, found.defaults["zero"]) == ("deepspeed-zero3", 2)
+
+
+def test_settings_of_a_sharding_that_accelerate_does_not_choose_have_no_effect(tmp_path):
+    found = read(tmp_path, f"accelerate launch --zero_stage 3 --num_processes 8 {PROGRAM}\n")
+    assert "zero" not in found.fields
+    assert found.defaults["zero"] == 0
+    assert found.without_effect["zero_stage"] == "of --use_deepspeed, which is not chosen"
+
+
+def test_messages_name_an_argument_of_accelerate_as_the_command_has_it(tmp_path):
+    with pytest.raises(InputError, match="--zero_stage is 'three'"):
+        read(tmp_path, f"accelerate launch --use_deepspeed --zero_stage three {PROGRAM}\n")
+
+
+def test_a_sharding_of_accelerate_is_read_before_a_module_too(tmp_path):
+    program = PROGRAM.replace("sft.py", "-m mine.sft")
+    assert read(tmp_path, f"accelerate launch --use_deepspeed --zero_stage 3 {program}\n").fields["zero"] == 3
+
+
+# -- torchtitan
+
+TITAN = """[model]
+name = "llama3"
+flavor = "8B"
+norm_type = "rmsnorm"
+[training]
+batch_size = 21
+seq_len = 8192
+warmup_steps = 500
+data_parallel_replicate_degree = 2
+data_parallel_shard_degree = 32
+tensor_parallel_degree = 8
+compile = true
+[experimental]
+pipeline_parallel_degree = 1
+[activation_checkpoint]
+mode = "full"
+"""
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "torchrun --nproc_per_node 8 train.py --job.config_file x.toml --training.seq_len 4096",
+        "C=./x.toml\ntorchrun --nproc_per_node 8 train.py --job.config_file $C --training.seq_len=4096",
+        'C=${C:-"x.toml"}\nsrun torchrun -m torchtitan.train --job.config_file ${C} --training.seq_len 4096',
+    ],
+)
+def test_overrides_of_torchtitan_count_however_the_script_names_its_toml(tmp_path, script):
+    assert read(tmp_path, script, x__toml=TITAN).fields["sequence"] == 4096
+
+
+def test_overrides_behind_a_script_of_torchtitan_count(tmp_path):
+    (tmp_path / "x.toml").write_text(TITAN)
+    file = tmp_path / "run.sh"
+    file.write_text('C=x.toml\ntorchrun train.py --job.config_file $C "$@"\n')
+    found = read_launch(file, arguments=("--training.seq_len", "2048", "--training.strange", "3", "--compile.enable"))
+    assert found.fields["sequence"] == 2048
+    assert found.not_understood == ("training.strange",)
+
+
+def test_degrees_and_batches_of_torchtitan_of_2024_are_read(tmp_path):
+    found = read(tmp_path, "torchrun train.py --job.config_file x.toml", x__toml=TITAN)
+    assert (found.gpus, found.fields["tp"], found.fields["pp"], found.replica_groups) == (512, 8, 1, 2)
+    plan = found.plan(512, {})
+    assert (plan["batch"], plan["shard"], plan["micro_batch"]) == (1344, 32, 21)
+    assert not found.not_understood
+    assert found.used["training.tensor_parallel_degree"] == "8"
+
+
+def test_an_old_setting_of_torchtitan_beside_another_value_of_todays_is_named(tmp_path):
+    script = "torchrun train.py --job.config_file x.toml --parallelism.tensor_parallel_degree 4"
+    found = read(tmp_path, script, x__toml=TITAN)
+    assert found.fields["tp"] == 4
+    assert found.not_understood == ("training.tensor_parallel_degree",)
+
+
+# -- several commands
+
+FACTORY = "llamafactory-cli train --model_name_or_path Qwen/Qwen3-8B --stage sft --finetuning_type full --bf16"
+
+
+def test_a_chat_is_no_training(tmp_path):
+    chat = "llamafactory-cli chat --model_name_or_path Qwen/Qwen3-8B --template qwen\n"
+    found = read(tmp_path, f"{chat}{FACTORY} --cutoff_len 512 --per_device_train_batch_size 4\n")
+    assert (found.fields["micro_batch"], found.fields["sequence"]) == (4, 512)
+    with pytest.raises(InputError, match="starts no training"):
+        read(tmp_path, chat)
+
+
+def test_several_trainings_of_a_trainer_that_differ_are_refused_with_their_lines(tmp_path):
+    first, second = (f"{FACTORY} --cutoff_len {length} --per_device_train_batch_size 4\n" for length in (512, 8192))
+    with pytest.raises(InputError, match=r"in lines 1 and 3, which differ in cutoff_len; keep one.*--launch 'llama"):
+        read(tmp_path, f"{first}echo done\n{second}")
+
+
+def test_trainings_whose_steps_are_the_same_count_once(tmp_path):
+    rates = (
+        "for rate in 1e-5 2e-5; do\n"
+        f"{FACTORY} --per_device_train_batch_size 2 --cutoff_len 512 --learning_rate $rate\ndone\n"
+    )
+    found = read(tmp_path, rates)
+    assert found.fields["sequence"] == 512
+    assert "The training command is that in line 2; the others do not count." in found.notes
+
+
+def test_a_loop_over_trainings_that_differ_is_refused_by_its_line(tmp_path):
+    with pytest.raises(InputError, match="in line 2, which differ in cutoff_len"):
+        read(
+            tmp_path,
+            "for length in 512 1024; do\n" + f"{FACTORY} --per_device_train_batch_size 2 --cutoff_len $length\ndone\n",
+        )
+
+
+# -- memory
+
+
+def test_changes_that_give_no_valid_plan_are_no_remedies():
+    plan = {"shard": 8, "zero": 3, "batch": 8, "sequence": 8192}
+    found = weft.memory("llama-3-70b", "8xh100", **plan)
+    assert found.peak > found.capacity
+    assert not any("dp 4" in words for words in found.remedies)
