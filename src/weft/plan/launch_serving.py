@@ -35,18 +35,21 @@ def _at_once(plan: ServingPlan) -> int | None:
     return _times(plan.max_num_seqs, plan.pp)
 
 
-def _engines(plan: ServingPlan) -> list[tuple[str, int]]:
-    """Roles of engines, and how many have them."""
+def _engines(plan: ServingPlan) -> list[tuple[str, int, ServingPlan]]:
+    """Roles of engines, how many have them, and the plan of each."""
     replicas, prefill = plan.replicas or 1, plan.prefill_replicas
     if not prefill:
-        return [("", replicas // plan.together)]
-    return [("prefill", prefill // plan.together), ("decode", (replicas - prefill) // plan.together)]
+        return [("", replicas // plan.together, plan)]
+    before = plan.of_prefill
+    return [
+        ("prefill", prefill // before.together, before), ("decode", (replicas - prefill) // plan.together, plan.alone)
+    ]  # fmt: skip
 
 
 def _addresses(plan: ServingPlan) -> list[list[str]]:
     """Addresses of the engines of each role; each stands for that of its (first) host."""
     places = iter(range(plan.replicas or 1))
-    return [[f"HOST{next(places)}:{_PORT}" for _ in range(count)] for _, count in _engines(plan)]
+    return [[f"HOST{next(places)}:{_PORT}" for _ in range(count)] for _, count, _ in _engines(plan)]
 
 
 def _command(start: str, flags: Mapping[str, object], role: str, count: int, gpus: int) -> Iterator[str]:
@@ -98,11 +101,11 @@ _ALL_TO_ALL = {
 
 def vllm(plan: ServingPlan) -> Iterator[str]:
     """Yield the lines that start vLLM's engines."""
-    for role, count in _engines(plan):
+    for role, count, own in _engines(plan):
         host = "VLLM_NIXL_SIDE_CHANNEL_HOST=$HOST " if role else ""
-        flags = {**_of_vllm(plan, role), "--port": _PORT}
-        yield from _command(f"{host}vllm serve $MODEL", flags, role, count, _gpus(plan))
-    if plan.wide and plan.ep > _NODE:
+        flags = {**_of_vllm(own, role), "--port": _PORT}
+        yield from _command(f"{host}vllm serve $MODEL", flags, role, count, _gpus(own))
+    if any(own.wide and own.ep > _NODE for *_, own in _engines(plan)):
         yield "# each node after the first: with --headless"
     if not plan.prefill_replicas:
         yield "# a router sends each request to the replica with the fewest"
@@ -119,10 +122,10 @@ def dynamo(plan: ServingPlan) -> Iterator[str]:
     """Dynamo's front end, and vLLM's engines behind it."""
     yield "# Dynamo, which routes"
     yield f"python -m dynamo.frontend --http-port {_PORT}"
-    for role, count in _engines(plan):
-        flags = {"--model": "$MODEL", "--disaggregation-mode": role or None, **_of_vllm(plan, role)}
+    for role, count, own in _engines(plan):
+        flags = {"--model": "$MODEL", "--disaggregation-mode": role or None, **_of_vllm(own, role)}
         host = "VLLM_NIXL_SIDE_CHANNEL_HOST=$HOST " if role else ""
-        yield from _command(f"{host}python -m dynamo.vllm", flags, role, count, _gpus(plan))
+        yield from _command(f"{host}python -m dynamo.vllm", flags, role, count, _gpus(own))
 
 
 _ROUTER = "python -m sglang_router.launch_router"
@@ -130,22 +133,22 @@ _ROUTER = "python -m sglang_router.launch_router"
 
 def sglang(plan: ServingPlan) -> Iterator[str]:
     """Yield the lines that start SGLang's engines."""
-    wide, nodes = plan.wide, -(-_gpus(plan) // _NODE)
-    for role, count in _engines(plan):
+    for role, count, own in _engines(plan):
+        wide, nodes = own.wide, -(-_gpus(own) // _NODE)
         flags = {
-            "--model-path": "$MODEL", "--tp-size": _gpus(plan) // plan.pp,
-            "--pp-size": plan.pp if plan.pp > 1 else None, "--dp-size": plan.ep if wide else None,
-            "--enable-dp-attention": "" if wide else None, "--ep-size": plan.ep if plan.ep > 1 else None,
+            "--model-path": "$MODEL", "--tp-size": _gpus(own) // own.pp,
+            "--pp-size": own.pp if own.pp > 1 else None, "--dp-size": own.ep if wide else None,
+            "--enable-dp-attention": "" if wide else None, "--ep-size": own.ep if own.ep > 1 else None,
             "--moe-a2a-backend": "deepep" if wide else None,
-            "--enable-two-batch-overlap": "" if plan.two_batch_overlap else None, **_sglang_drafts(plan),
+            "--enable-two-batch-overlap": "" if own.two_batch_overlap else None, **_sglang_drafts(own),
             "--nnodes": nodes if nodes > 1 else None,
             "--node-rank": "$RANK" if nodes > 1 else None,
             "--dist-init-addr": "$FIRST_HOST:5000" if nodes > 1 else None,
-            "--chunked-prefill-size": _times(plan.max_num_batched_tokens, plan.ep if wide else 1),
-            "--max-running-requests": _times(_at_once(plan), plan.ep if wide else 1),
+            "--chunked-prefill-size": _times(own.max_num_batched_tokens, own.ep if wide else 1),
+            "--max-running-requests": _times(_at_once(own), own.ep if wide else 1),
             "--disaggregation-mode": role or None, "--host": "0.0.0.0", "--port": _PORT,
         }  # fmt: skip
-        yield from _command("python -m sglang.launch_server", flags, role, count, _gpus(plan))
+        yield from _command("python -m sglang.launch_server", flags, role, count, _gpus(own))
     if plan.prefill_replicas:
         prefill, decode = _addresses(plan)
         each = [*(f"--prefill http://{one}" for one in prefill), *(f"--decode http://{one}" for one in decode)]
@@ -175,23 +178,23 @@ def _times(value: int | None, count: int) -> int | None:
 
 def trtllm(plan: ServingPlan) -> Iterator[str]:
     """Yield the lines that start TensorRT-LLM's engines."""
-    for role, count in _engines(plan):
-        options = ["enable_attention_dp: true"] if plan.wide else []
+    for role, count, own in _engines(plan):
+        options = ["enable_attention_dp: true"] if own.wide else []
         options += ["disable_overlap_scheduler: true"] if role == "prefill" else []
         options += ["cache_transceiver_config:", "  backend: DEFAULT"] if role else []
-        options += _trtllm_drafts(plan)
+        options += _trtllm_drafts(own)
         file = f"{role or 'options'}.yaml"
         if options:
             yield f"cat > {file} <<EOF"
             yield from options
             yield "EOF"
         flags = {
-            "--tp_size": _gpus(plan) // plan.pp, "--pp_size": plan.pp if plan.pp > 1 else None,
-            "--ep_size": plan.ep if plan.ep > 1 else None,
-            "--max_num_tokens": plan.max_num_batched_tokens, "--max_batch_size": plan.max_num_seqs,
+            "--tp_size": _gpus(own) // own.pp, "--pp_size": own.pp if own.pp > 1 else None,
+            "--ep_size": own.ep if own.ep > 1 else None,
+            "--max_num_tokens": own.max_num_batched_tokens, "--max_batch_size": own.max_num_seqs,
             "--extra_llm_api_options": file if options else None, "--host": "0.0.0.0", "--port": _PORT,
         }  # fmt: skip
-        yield from _command("trtllm-serve $MODEL", flags, role, count, _gpus(plan))
+        yield from _command("trtllm-serve $MODEL", flags, role, count, _gpus(own))
     if plan.prefill_replicas:
         yield "cat > disagg.yaml <<EOF"
         yield f"hostname: 0.0.0.0\nport: {_PORT + 1}"

@@ -509,6 +509,21 @@ def _drafter(engine: _Engine) -> str:
 # -- engines together
 
 
+_OWN = ("tp", "ep", "max_num_batched_tokens")
+"""What prefill workers of a plan may have of their own."""
+
+
+def _own_prefill(before: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, int]:
+    """Return the fields of a plan for prefill workers in which they differ from those that decode."""
+    found = {} if before["tp"] == fields["tp"] else {"prefill_tp": before["tp"]}
+    usual = {"ep": 1 if found else fields.get("ep", 1), "max_num_batched_tokens": fields.get("max_num_batched_tokens")}
+    for name, value in usual.items():
+        own = before.get(name, 1 if name == "ep" else None)
+        if own is not None and own != value:
+            found[f"prefill_{name}"] = own
+    return found
+
+
 def _together(engines: list[_Engine], file: str) -> LaunchedServer:
     """Return the server of several engines: replicas of one kind, or those that prefill and those that decode."""
     roles: dict[str, list[_Engine]] = {}
@@ -528,7 +543,6 @@ def _together(engines: list[_Engine], file: str) -> LaunchedServer:
             )
     main = "decode" if "decode" in roles else next(iter(roles))
     fields, each = read[main][0]
-    gpus = fields["tp"]
     counts = {role: sum(one.worker.count or 1 for one in several) for role, several in roles.items()}
     stated = any(one.worker.count is not None for one in engines)
     replicas = counts[main] * each
@@ -536,17 +550,13 @@ def _together(engines: list[_Engine], file: str) -> LaunchedServer:
     effects: dict[str, str] = {}
     if "prefill" in roles and main == "decode":
         before, size = read["prefill"][0]
-        chunks = [each["max_num_batched_tokens"] for each in (before, fields) if "max_num_batched_tokens" in each]
-        fields = {name: value for name, value in fields.items() if name != "max_num_batched_tokens"}
-        fields |= {"max_num_batched_tokens": max(chunks)} if "max_num_batched_tokens" in before else {}
-        together = fields["ep"] if fields.get("ep", 1) > gpus else fields.get("pp", 1)
-        prefills = max(round(counts["prefill"] * size * before["tp"] / gpus / together), 1) * together
-        unlike = [f"{name} {value}" for name, value in before.items() if value != fields.get(name)]
+        stages = 1 if before.get("pp", 1) == fields.get("pp", 1) else fields.get("pp", 1)
+        prefills = -(-counts["prefill"] * size // stages) * stages
+        fields = fields | _own_prefill(before, fields)
+        unlike = [f"{name} {value}" for name, value in before.items()
+                  if name not in _OWN and value != fields.get(name)]  # fmt: skip
         if unlike:
-            own, here = counts["prefill"] * size * before["tp"], prefills * gpus
-            taken = "those of the decode workers are taken for both"
-            taken += f": {here} GPUs prefill, not {own}" if own != here else ""
-            effects[f"prefill workers' {', '.join(unlike)}"] = taken
+            effects[f"prefill workers' {', '.join(unlike)}"] = "those of the decode workers are taken for both"
     first = next(one for one in engines if one.model) if any(one.model for one in engines) else engines[0]
     accounts = [one.read.account(one.worker.engine) for one in engines]
     number = {"replicas": replicas + prefills, **({"prefill_replicas": prefills} if prefills else {})}

@@ -31,7 +31,7 @@ from weft.serving.result import LIFETIMES, WARM_UP, Iteration, Limits, Objective
 from weft.serving.serve import Ready, ready
 from weft.simulate.result.stored import plain
 from weft.step.drafts import Speculation, drafter
-from weft.step.serving_plan import FRAMEWORK, ServingPlan
+from weft.step.serving_plan import FRAMEWORK, OWN_PREFILL, ServingPlan
 
 ATTAINMENT = 0.9
 """Share of the requests that must meet the objective [assumed, 0.9 to 0.99; DistServe, arXiv:2401.09670, takes 0.9]."""
@@ -106,6 +106,11 @@ def _check(load: Load, limits: Limits, fix: Mapping[str, Any]) -> None:
     check_type("limits", limits, Limits, "give weft.Limits(...)")
     for name in fix:
         check_name("field of a serving plan", name, list(ServingPlan.__dataclass_fields__), listed=True)
+    if own := next((name for name in OWN_PREFILL if fix.get(name) is not None), None):
+        raise InputError(
+            f"{own} is {fix[own]}, and the search gives prefill replicas the layout of the others; leave it out, or "
+            "serve one plan"
+        )
     wanted = limits.objective
     for name, value, example in (("ttft", wanted.ttft, "1s"), ("tpot", wanted.tpot, "40ms")):
         if not 0 < value < math.inf:

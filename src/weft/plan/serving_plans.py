@@ -26,6 +26,11 @@ def chosen_fields(plan: ServingPlan) -> dict[str, Any]:
     return {name: getattr(plan, name) for name in CHOSEN} | {"speculative_method": drafts}
 
 
+def _ranks(plan: ServingPlan) -> str:
+    degrees = (("TP", plan.tp), ("EP", plan.ep), ("PP", plan.pp))
+    return " and ".join(f"{name} {one}" for name, one in degrees if one > 1 or name == "TP")
+
+
 def words(plan: ServingPlan) -> str:
     """Return a serving plan in words, pipelines as one.
 
@@ -34,10 +39,10 @@ def words(plan: ServingPlan) -> str:
     >>> words(ServingPlan(tp=4, replicas=12, prefill_replicas=5))
     '5 prefill + 7 decode workers of TP 4'
     """
-    degrees = (("TP", plan.tp), ("EP", plan.ep), ("PP", plan.pp))
-    ranks = " and ".join(f"{name} {one}" for name, one in degrees if one > 1 or name == "TP")
-    count, prefills = (plan.replicas or 1) // plan.pp, plan.prefill_replicas // plan.pp
+    ranks, count, prefills = _ranks(plan), (plan.replicas or 1) // plan.pp, plan.prefill_replicas // plan.pp
     said = f"{prefills} prefill + {count - prefills} decode workers of {ranks}" if prefills else f"{count} x {ranks}"
+    if plan.own_prefill:
+        said = f"{prefills} prefill workers of {_ranks(plan.of_prefill)} + {count - prefills} that decode of {ranks}"
     if plan.two_batch_overlap:
         said += ", two-batch overlap"
     if plan.num_speculative_tokens:

@@ -77,7 +77,7 @@ class MeasuredFigure:
             return latencies[self.statistic]
         prompts, answers, each = _RATES[self.what]
         rate = prompts * served.input_tokens_per_s + answers * served.output_tokens_per_s or served.requests_per_s
-        return rate / (served.replicas * served.plan.tp) if each else rate
+        return rate / (served.gpus) if each else rate
 
     def interval(self, served: Serving) -> tuple[float, float] | None:
         """Return the 80 % interval of the predicted figure; None where no row is public, or arrivals decide a rate."""
@@ -146,7 +146,7 @@ def _advice(served: Serving, figures: dict[str, MeasuredFigure], off: dict[str, 
             f"{format_time(served.parts['prefill'], 3)} prefill, {format_time(served.parts['outside'], 3)} outside."
         )
     if tokens and tpot and off[tokens.what] > 0 and off["TPOT"] <= 0:
-        rate = tokens.value * (served.replicas * served.plan.tp if tokens.what.endswith("gpu") else 1)
+        rate = tokens.value * (served.gpus if tokens.what.endswith("gpu") else 1)
         running = served.mean_running * served.replicas
         found.append(
             f"Iterations are as fast as predicted, but {rate * tpot.value:,.0f} requests decode at once (throughput x "

@@ -277,8 +277,9 @@ class Serving(Answer):
     """A load served by the replicas of a model under a plan.
 
     `requests` are in the order of arrival, `iterations` in the order of time. Each GPU has `cache` bytes of KV cache,
-    `cache_per_token` bytes per token. `offered` is the load [requests/s] (0: clients, who wait for answers),
-    `capacity` what the replicas answer with requests always waiting [requests/s] (None: the load is well below).
+    `cache_per_token` bytes per token; those of prefill replicas in a layout of their own have `prefill_cache`.
+    `offered` is the load [requests/s] (0: clients, who wait for answers), `capacity` what the replicas answer with
+    requests always waiting [requests/s] (None: the load is well below).
     `iteration_parts` say where the time of the mean step goes [s]. The `curve` has a point for each number of clients.
     Rates, latencies and means are those of the `window`, the steady part of the load, which `clients` ask for (0:
     requests arrive); under overload the rates are the capacity, and no latency is stated. Latencies of a
@@ -312,6 +313,7 @@ class Serving(Answer):
     needs: tuple[str, ...] = ()
     format: ServedFormat = BF16
     engine: str = ""
+    prefill_cache: int | None = None
     clients: int = 0
     finite: bool = False
     pools: Pools | None = None
@@ -351,8 +353,7 @@ class Serving(Answer):
         if self.terms is None:
             return None
         ends = (self.error.low, self.error.high) if self.error and self.output_tokens_per_s_interval else (1.0, 1.0)
-        gpus = self.replicas * self.plan.tp
-        return Energy(watts(self.system.gpu, self.activity), gpus, self.output_tokens_per_s, self.terms, ends)
+        return Energy(watts(self.system.gpu, self.activity), self.gpus, self.output_tokens_per_s, self.terms, ends)
 
     def priced(self, price: str) -> Serving:
         """Return the load with what a GPU costs, like "3.5 USD/GPU/h" (`Price.of`); InputError for another text."""
@@ -372,11 +373,11 @@ class Serving(Answer):
         """What a million tokens cost; None without a price."""
         if self.price is None:
             return None
-        gpus, turns = self.replicas * self.plan.tp, self._counted_turns
+        gpus, turns = self.gpus, self._counted_turns
         output = self.price.of_tokens(gpus, self.output_tokens_per_s)
         alone = [one for one in turns if not one.prompt]
-        seconds, decodes = sum(one.end - one.start for one in alone), sum(one.decodes * one.steps for one in alone)
-        whole = sum(one.end - one.start for one in turns)
+        seconds, decodes = self._gpu_seconds(alone), sum(one.decodes * one.steps for one in alone)
+        whole = self._gpu_seconds(turns)
         decoding = seconds / decodes * sum(one.decodes * one.steps for one in turns) if alone and decodes else whole
         share = min(decoding / whole, 1.0)
         prompt = output * self.output_tokens_per_s / self.input_tokens_per_s * (1 - share)
@@ -389,6 +390,11 @@ class Serving(Answer):
             ends and (self.price.of_tokens(gpus, ends[1]), self.price.of_tokens(gpus, ends[0])),
         )
 
+    def _gpu_seconds(self, turns: Sequence[Iteration]) -> float:
+        """Return the time of iterations, of prefill replicas by how many times the GPUs of the others they have [s]."""
+        prefills, more = self.plan.prefill_replicas, self.plan.of_prefill.tp / self.plan.tp
+        return sum((one.end - one.start) * (more if one.replica < prefills else 1.0) for one in turns)
+
     def to_dict(self) -> dict[str, Any]:
         """Return rates, latencies [s], KV cache and bottleneck as plain data."""
         return to_plain(
@@ -400,6 +406,8 @@ class Serving(Answer):
             overlap=self.plan.overlap,
             replicas=self.replicas,
             prefill_replicas=self.plan.prefill_replicas,
+            **self.plan.own_prefill,
+            gpus=self.gpus,
             framework=self.framework,
             engine=self.engine,
             scheduler=self.policy,
@@ -451,6 +459,11 @@ class Serving(Answer):
     def replicas(self) -> int:
         """Replicas that serve."""
         return self.plan.replicas or self.system.gpus // self.plan.tp
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that serve."""
+        return replace(self.plan, replicas=self.replicas).gpus
 
     @property
     def completed(self) -> int:
@@ -561,7 +574,7 @@ class Serving(Answer):
     @property
     def output_tokens_per_s_per_gpu(self) -> float:
         """Tokens of answers per second and GPU that serves."""
-        return self.output_tokens_per_s / (self.replicas * self.plan.tp)
+        return self.output_tokens_per_s / self.gpus
 
     @cached_property
     def ttft(self) -> Mapping[str, float] | None:
@@ -655,12 +668,18 @@ class Serving(Answer):
     @property
     def peak_memory(self) -> float:
         """Peak share of a replica's KV cache in use."""
-        return max(iteration.used for iteration in self.iterations) / self.cache
+        return max(iteration.used / self.cache_of(iteration.replica) for iteration in self.iterations)
+
+    def cache_of(self, replica: int) -> float:
+        """Return the KV cache of each GPU of a replica [bytes]."""
+        if self.prefill_cache is None or replica >= self.plan.prefill_replicas:
+            return self.cache
+        return self.prefill_cache
 
     @property
     def mean_memory(self) -> float:
         """Mean share of the KV cache in use while iterations run."""
-        return self._weighted_mean([iteration.used for iteration in self._counted_turns]) / self.cache
+        return self._weighted_mean([one.used / self.cache_of(one.replica) for one in self._counted_turns])
 
     @property
     def mean_running(self) -> float:
@@ -716,7 +735,7 @@ class Serving(Answer):
             "answers": lambda iteration: iteration.written,
             "running": lambda iteration: iteration.running * (iteration.end - iteration.start),
             "waiting": lambda iteration: iteration.waiting * (iteration.end - iteration.start),
-            "memory": lambda iteration: iteration.used / self.cache * (iteration.end - iteration.start) / self.replicas,
+            "memory": lambda one: one.used / self.cache_of(one.replica) * (one.end - one.start) / self.replicas,
         }
         found = {name: np.zeros(count) for name in rates}
         by_replica: defaultdict[int, list[Iteration]] = defaultdict(list)

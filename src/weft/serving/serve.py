@@ -137,7 +137,11 @@ class Ready:
 
     def slowed(self, system: System, late: Sequence[int]) -> Ready:
         """Return the same load on replicas of which those that are `late` run on the other, slower system."""
-        return replace(self, server=self.server.slowed(system, late, self.plan.of_pass, self.options))
+        server = self.server.slowed(system, late, self.plan.of_pass, self.options)
+        if server.reads:
+            reads = server.reads.slowed(system, late, self.plan.of_prefill.of_pass, self.options)
+            server = replace(server, reads=reads)
+        return replace(self, server=server)
 
     def of(self, requests: int) -> Ready:
         """Return the same with another number of requests."""
@@ -181,13 +185,14 @@ class Ready:
         return Serving(
             model=forward.model,
             system=forward.system,
-            plan=replace(self.plan, replicas=server.replicas),
+            plan=replace(self.plan, replicas=server.every),
             framework=how.name,
             policy=self.policy,
             load=asked.about,
             requests=answered,
             iterations=iterations,
             cache=how.cache_bytes,
+            prefill_cache=server.reads.how.cache_bytes if server.reads else None,
             cache_per_token=forward.cache(limit) / limit,
             offered=asked.rate,
             capacity=capacity,
@@ -201,7 +206,7 @@ class Ready:
             engine=how.about,
             clients=asked.clients,
             finite=asked.finite,
-            pools=server.pools(answered, iterations, capacity) if server.readers else None,
+            pools=server.pools(answered, iterations, capacity) if server.prefills else None,
             lengths="/".join(str(getattr(self.load, name)) for name in _DECIDE_LENGTHS),
         )
 
@@ -249,7 +254,7 @@ def ready(
     forward = times.forward
     how = serves(forward, plan)
     times = times.with_launches(how.launch, how.graphed, how.pieces)
-    count = _replicas(forward, plan)
+    count, readers = _replicas(forward, plan), plan.prefill_replicas
     policy, name = _policy(plan.scheduler or how.policy)
     drawn = asked = drawn or load.draw()
     shared = HASHED_TOKENS if any(one.blocks for one in drawn.asked) and not forward.states else 0
@@ -266,7 +271,12 @@ def ready(
             )
         shared, asked = with_prefix(drawn, load.shared_prefix, how.block)
     _check_lengths(asked.asked, model, plan.max_model_len or model.context_limit, forward, how)
-    server = Server(times, how, policy, plan.router, count, plan.prefill_replicas, shared)
+    server = Server(times, how, policy, plan.router, count, readers, shared)
+    if plan.own_prefill:
+        reads = _prefill_pool(server, plan.of_prefill, options)
+        longest = [one._replace(output=1) for one in asked.asked]
+        _check_lengths(longest, model, plan.max_model_len or model.context_limit, reads.forward, reads.how)
+        server = replace(server, replicas=count - readers, readers=0, reads=reads)
     return Ready(
         server=server,
         plan=plan,
@@ -278,6 +288,14 @@ def ready(
         asked=asked,
         drawn=drawn,
     )
+
+
+def _prefill_pool(server: Server, plan: ServingPlan, options: RunOptions) -> Server:
+    """Return prefill replicas in a layout of their own, beside those of a server."""
+    times = step_times(server.forward.model, server.forward.system, plan.of_pass, options)
+    how, count = serves(times.forward, plan), plan.replicas or 1
+    times = times.with_launches(how.launch, how.graphed, how.pieces)
+    return replace(server, times=times, how=how, replicas=count, readers=count)
 
 
 @lru_cache(_KEPT)
@@ -331,6 +349,27 @@ class Server:
         """The forward passes of a replica."""
         return self.times.forward
 
+    @property
+    def prefills(self) -> int:
+        """The replicas that only prefill: the first ones."""
+        return self.reads.replicas if self.reads else self.readers
+
+    @property
+    def every(self) -> int:
+        """All replicas, those of `reads` included."""
+        return self.replicas + (self.reads.replicas if self.reads else 0)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all replicas."""
+        return self.replicas * self.forward.plan.tp + (self.reads.gpus if self.reads else 0)
+
+    def _by_kind(self, iterations: Sequence[Iteration]) -> Iterator[tuple[Server, Sequence[Iteration]]]:
+        """Yield iterations of one kind with the server that ran them."""
+        read = [one for one in iterations if one.replica < self.prefills]
+        yield from ((self.reads or self, some) for some in by_kind(read))
+        yield from ((self, some) for some in by_kind([one for one in iterations if one.replica >= self.prefills]))
+
     def run(
         self, asked: RequestStream, watch: Watch | None = None, progress: Progress | None = None,
         checkpoint: Checkpoint | None = None,
@@ -368,17 +407,20 @@ class Server:
     def _cluster(self, asked: RequestStream) -> Cluster:
         """The replicas that the requests of a load may reach: routers take the first idle one, or each in turn."""
         if self.reads:
-            beside = self.reads.replicas
-            readers = [self.reads._replica(at, None) for at in range(beside)]
-            writers = [self._replica(beside + at, None) for at in range(self.replicas)]
-            return Cluster(readers, self.router, writers, self.transfer, self.reads.how.outside, self._again)
+            before, after = self.reads._engines(0, self.prefills), self._engines(self.prefills, self.replicas)
+            return Cluster(before, self.router, after, self.transfer, self.reads.how.outside, self._again)
         stages = self.forward.plan.pp
         most = self.replicas if self.readers else min(self.replicas, -(-len(asked.asked) // stages) * stages)
-        pipelines = [Pipeline(stages) for _ in range(most // stages)] if stages > 1 else []
-        every = [self._replica(at, pipelines[at // stages] if pipelines else None) for at in range(most)]
+        every = self._engines(0, most)
         readers, others = every[: self.readers], every[self.readers :]
         both = (readers, others) if readers else (others, [])
         return Cluster(both[0], self.router, both[1], self.transfer, self.how.outside, self._again)
+
+    def _engines(self, first: int, count: int) -> list[Replica]:
+        """Return replicas numbered from `first` on, those of a pipeline together."""
+        stages = self.forward.plan.pp
+        pipelines = [Pipeline(stages) for _ in range(count // stages)] if stages > 1 else []
+        return [self._replica(first + at, pipelines[at // stages] if pipelines else None) for at in range(count)]
 
     @property
     def _again(self) -> Callable[[int], float] | None:
@@ -426,7 +468,9 @@ class Server:
             where = self.forward.system
             each = where.node.gpus_per_node if where.node else where.gpus
             pair = where.with_gpus(2, 1 if where.gpus <= each else 2)
-            sent = Collective("send_recv", self.forward.cache(tokens) // self.forward.plan.pp, 2)
+            pools = [self.forward, *([self.reads.forward] if self.reads else [])]
+            size = max(forward.cache(tokens) // forward.plan.pp for forward in pools)  # of the GPU with the most of it
+            sent = Collective("send_recv", size, 2)
             self.sent[tokens] = float(estimate(sent, pair).seconds)
         return self.sent[tokens]
 
@@ -458,9 +502,9 @@ class Server:
         """
         steps = sum(iteration.steps for iteration in iterations)
         total = {"host": self.how.host}
-        for some in by_kind(iterations):
-            parts = self.times.parts(mean_shape(some))
-            gpu = sum(iteration.end - iteration.start - iteration.steps * self.how.host for iteration in some)
+        for server, some in self._by_kind(iterations):
+            parts = server.times.parts(mean_shape(some))
+            gpu = sum(iteration.end - iteration.start - iteration.steps * server.how.host for iteration in some)
             scale = gpu / sum(parts.values()) / steps
             total = add_parts(total, {name: scale * time for name, time in parts.items()})
         return total
@@ -471,17 +515,19 @@ class Server:
         `parts` say where the time of the mean iteration goes.
         """
         done = Activity()
-        for some in by_kind(iterations):
+        for server, some in self._by_kind(iterations):
             steps = sum(one.steps for one in some)
             taken = sum(one.end - one.start for one in some)
-            done += self.times.work(mean_shape(some)) * steps + Activity(0.0, taken - steps * self.how.host)
+            own = server.times.work(mean_shape(some)) * steps + Activity(0.0, taken - steps * server.how.host)
+            done += own * (server.forward.plan.tp / self.forward.plan.tp)
         sends = sum(seconds for name, seconds in parts.items() if exposed_axis(name)) / sum(parts.values())
-        done += Activity((window.end - window.start) * self.replicas, links=sends * done.busy)
-        return done * (1 / self.replicas)
+        alike = self.gpus / self.forward.plan.tp  # replicas that decode would be as many GPUs
+        done += Activity((window.end - window.start) * alike, links=sends * done.busy)
+        return done * (1 / alike)
 
     def curve(self, asked: RequestStream) -> Iterator[Interactive]:
         """Throughput against interactivity, from one client for each replica by doublings to those of the load."""
-        clients = self.replicas
+        clients = self.every
         while clients < 2 * asked.clients:
             now = min(clients, asked.clients)
             count = EACH_CLIENT * now
@@ -492,7 +538,7 @@ class Server:
             each = [one.tpot for one in found if one.output > 1]
             users = len(each) / sum(each) if each else 0.0
             tokens = sum(one.output for one in found) / (window.end - window.start)
-            yield Interactive(now, users, tokens / (self.replicas * self.forward.plan.tp))
+            yield Interactive(now, users, tokens / self.gpus)
             clients *= 2
 
     def pools(
@@ -503,16 +549,15 @@ class Server:
         The rates are scaled to the `capacity` that was simulated, if it was. A worker is an engine: replicas that share
         experts or a pipeline are one.
         """
-        each = self.forward.plan.together
-        writers = self.replicas - self.readers
-        read = sum(
-            iteration.prompt * iteration.steps for iteration in iterations if iteration.replica < self.readers
-        ) / len(answered)
-        prefill, decode = self._prefill_rate(read), self._decode_rate(answered)
+        reads, readers = self.reads or self, self.prefills
+        more, each = reads.forward.plan.together, self.forward.plan.together
+        writers = self.every - readers
+        read = sum(iteration.prompt * iteration.steps for iteration in iterations if iteration.replica < readers)
+        prefill, decode = reads._prefill_rate(read / len(answered)), self._decode_rate(answered)
         found = Pools(
-            self.readers * prefill, writers * decode,
-            min((self.readers + each) * prefill, writers * decode),
-            min(self.readers * prefill, (writers + each) * decode),
+            readers * prefill, writers * decode,
+            min((readers + more) * prefill, writers * decode),
+            min(readers * prefill, (writers + each) * decode),
         )  # fmt: skip
         return found.times(capacity / found.capacity) if capacity is not None else found
 
@@ -521,9 +566,9 @@ class Server:
         if self.policy is not POLICIES.get(self.how.policy):
             return 0.0
         prompt, answer = (round(sum(getattr(one, name) for one in answered) / len(answered)) for name in _LENGTHS)
-        if self.readers:
-            writers = self.replicas - self.readers
-            return min(self.readers * self._prefill_rate(prompt), writers * self._decode_rate(answered))
+        if self.prefills:
+            prefill, writers = (self.reads or self)._prefill_rate(prompt), self.every - self.prefills
+            return min(self.prefills * prefill, writers * self._decode_rate(answered))
         most = min(self.how.sequences, self.how.cache_bytes // self.forward.cache(prompt + answer))
         found = steady(
             lambda shape: self._period(shape) - self.how.host, max(most, 1), prompt, answer, tokens=self.how.tokens,
@@ -646,11 +691,13 @@ def _instance(policy: type) -> Schedule:
 
 def _replicas(forward: Forward, plan: ServingPlan) -> int:
     """Return the number of replicas; InputError for more than the system holds, or that do not fill groups."""
-    count = forward.replicas if plan.replicas is None else plan.replicas
-    if count > forward.replicas:
+    readers, before = (plan.prefill_replicas, plan.of_prefill.tp) if plan.own_prefill else (0, 0)
+    most = (forward.system.gpus - readers * before) // plan.tp + readers
+    count = most if plan.replicas is None else plan.replicas
+    if count > most:
+        sizes = f"{plan.tp} GPUs" + f", {readers} of them of {before}," * bool(readers)
         raise InputError(
-            f"{count} replicas of {plan.tp} GPUs do not fit the {forward.system.gpus} GPUs of the system; "
-            f"give at most {forward.replicas}"
+            f"{count} replicas of {sizes} do not fit the {forward.system.gpus} GPUs of the system; give at most {most}"
         )
     plan.check_replicas(count)
     return count
@@ -706,8 +753,10 @@ def _notes(how: ServingDefaults, server: Server, answered: Sequence[ServedReques
             f"Speculative decoding: each iteration verifies {drafts.tokens} draft tokens by {drafts.draft} and writes "
             f"{drafts.expected_tokens:.3g} tokens per request at an acceptance rate of {drafts.accept:.0%} (the mean)."
         )
-    if server.readers:
-        pools = f"Disaggregated prefill: {server.readers} of {server.replicas} replicas prefill"
+    if server.prefills:
+        pools = f"Disaggregated prefill: {server.prefills} of {server.every} replicas prefill"
+        if server.reads:
+            pools += f", {server.reads.forward.plan.ranks} each, and the others, {server.forward.plan.ranks}, decode"
         longest = max((one.input for one in answered if one.output > 1), default=0)
         sent = (
             f"; the longest prompt's KV cache takes {server.sending(longest) * 1e3:.3g} ms to send" if longest else ""

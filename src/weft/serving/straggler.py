@@ -74,18 +74,22 @@ def _slow_system(system: System, straggler: Straggler) -> System:
 
 def _engines(ready: Ready, answer: Serving, straggler: Straggler) -> Sequence[Sequence[int]]:
     """Return the replicas that may wait for the slow part: of prefill workers, and of those that decode."""
-    plan, readers = answer.plan, ready.server.readers
-    starts = [0, readers] if readers else [0]
+    plan, readers = answer.plan, ready.server.prefills
+    before = plan.of_prefill if readers else plan
+    pools = [(0, readers, before, 0)] if readers else []  # first and last replica, plan, and first GPU of each pool
+    pools.append((readers, answer.replicas, plan, readers * before.tp))
     if straggler.what == "gpu":
-        return [range(start, start + plan.together) for start in starts]
+        return [range(start, start + one.together) for start, _, one, _ in pools]
     each = answer.system.gpus_per_node  # GPUs of the slow node, whose engines may reach into others
-    engine = plan.tp * plan.together
     found = []
-    for start in starts:
-        first = start * plan.tp // each * each  # the first GPU of the node
-        engines = range(first // engine, -(-(first + each) // engine))
-        held = [at for one in engines for at in range(one * plan.together, (one + 1) * plan.together)]
-        found.append([at for at in held if at < answer.replicas])
+    for *_, start in pools:
+        first = start // each * each  # the first GPU of the node
+        held: list[int] = []
+        for begin, end, one, gpu in pools:
+            engine = one.tp * one.together
+            low, high = max(first - gpu, 0) // engine, -(-max(first + each - gpu, 0) // engine)
+            held += range(begin + low * one.together, min(begin + high * one.together, end))
+        found.append(held)
     return found
 
 

@@ -25,6 +25,8 @@ FRAMEWORK = "vllm"
 """The framework of a server whose plan names none."""
 SECONDS = Quantity(Dimension.SECONDS, zero_allowed=True)
 _MOST_DRAFTS = 16
+OWN_PREFILL = ("prefill_tp", "prefill_ep", "prefill_max_num_batched_tokens")
+"""Fields of a plan by which prefill replicas differ from those that decode."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,9 @@ class ServingPlan(Deployment):
     layer, "none", a lookup that takes no time, or a model by name.
 
     The other fields are rules of a server: `prefill_replicas` of the `replicas` only prefill and send the KV cache to
-    the others (disaggregated prefill). A `scheduler` is a name of `weft.serving.policies.POLICIES` or a function of a
-    replica. None is as the `framework` does, and the framework is vLLM unless stated.
+    the others (disaggregated prefill), in a layout of their own with `prefill_tp`, `prefill_ep` or
+    `prefill_max_num_batched_tokens` (`of_prefill`). A `scheduler` is a name of `weft.serving.policies.POLICIES` or a
+    function of a replica. None is as the `framework` does, and the framework is vLLM unless stated.
 
     Raises UnknownNameError for an unknown field or name, InputError for values that contradict each other.
 
@@ -130,6 +133,30 @@ class ServingPlan(Deployment):
         "is 1P1D.",
         least=0,
         example=1,
+        scope="server",
+    )
+    prefill_tp: int | None = declare(
+        None,
+        "Tensor parallelism of the prefill replicas; --tp is then that of the replicas that decode.",
+        least=1,
+        example=4,
+        default="as --tp",
+        scope="server",
+    )
+    prefill_ep: int | None = declare(
+        None,
+        "Expert parallelism of the prefill replicas.",
+        least=1,
+        example=4,
+        default="as --ep, or 1 with --prefill-tp",
+        scope="server",
+    )
+    prefill_max_num_batched_tokens: int | None = declare(
+        None,
+        "Maximum tokens of an engine iteration of the prefill replicas.",
+        least=1,
+        example=8192,
+        default="as --max-num-batched-tokens",
         scope="server",
     )
     router: Router = declare("least-loaded", "How requests are routed to replicas.", scope="server")
@@ -250,18 +277,35 @@ class ServingPlan(Deployment):
             raise InputError(
                 f"scheduler is {show_value(self.scheduler)}; give one of {known}, or a function of a replica"
             )
+        for name, value in list(self.own_prefill.items())[:1]:
+            if not self.prefill_replicas:
+                raise InputError(
+                    f"{name} is {value}, and no replica only prefills; give prefill_replicas, such as 1, too"
+                )
+            self._check_prefill()
         if self.replicas is not None:
             self.check_replicas(self.replicas)
 
+    def _check_prefill(self) -> None:
+        """Raise InputError for a layout of prefill replicas that no replica has."""
+        try:
+            _ = self.of_prefill
+        except InputError as error:
+            raise InputError(f"of the prefill replicas {error}") from error
+
     def check_replicas(self, count: int) -> None:
         """Raise InputError for numbers of replicas that do not fill groups, or of which none decodes."""
-        together, why = self.together, f"groups of ep {self.ep}, which share their experts"
-        if self.pp > 1:
-            why = f"pipelines of pp {self.pp}, each of which passes on as many"
-        for what, number in (("replicas", count), ("prefill replicas", self.prefill_replicas)):
-            if number % together:
-                per = "one GPU" if self.tp == 1 else f"{self.tp} GPUs"
-                raise InputError(f"{number} {what} of {per} do not fill {why}; give a multiple of {together}")
+        own = [("replicas", count, self), ("prefill replicas", self.prefill_replicas, self)]
+        if self.own_prefill:
+            readers = self.prefill_replicas
+            own = [("replicas that decode", count - readers, self), ("prefill replicas", readers, self.of_prefill)]
+        for what, number, plan in own:
+            if number % plan.together:
+                why = f"groups of ep {plan.ep}, which share their experts"
+                if plan.pp > 1:
+                    why = f"pipelines of pp {plan.pp}, each of which passes on as many"
+                per = "one GPU" if plan.tp == 1 else f"{plan.tp} GPUs"
+                raise InputError(f"{number} {what} of {per} do not fill {why}; give a multiple of {plan.together}")
         if self.prefill_replicas >= count and self.prefill_replicas:
             raise InputError(
                 f"{self.prefill_replicas} of {count} replicas only prefill, so that none decodes; give fewer"
@@ -275,7 +319,37 @@ class ServingPlan(Deployment):
     @property
     def gpus(self) -> int:
         """Number of GPUs: those of all replicas, or of one where their number is not stated."""
-        return self.tp * (self.replicas or 1)
+        count = self.replicas or 1
+        if not self.own_prefill:
+            return self.tp * count
+        return self.tp * (count - self.prefill_replicas) + self.of_prefill.tp * self.prefill_replicas
+
+    @property
+    def own_prefill(self) -> Mapping[str, int]:
+        """What the prefill replicas have of their own, by its field; empty where all replicas are alike."""
+        found = {name: getattr(self, name) for name in OWN_PREFILL}
+        return {name: value for name, value in found.items() if value is not None}
+
+    @property
+    def of_prefill(self) -> ServingPlan:
+        """The plan of the prefill replicas by themselves; InputError for a layout that no replica has."""
+        tp, ep = self.prefill_tp or self.tp, self.prefill_ep or (1 if self.prefill_tp else self.ep)
+        fields: dict[str, Any] = {"max_num_batched_tokens": self.prefill_max_num_batched_tokens}
+        if fields["max_num_batched_tokens"] is None:
+            fields["max_num_batched_tokens"] = self.max_num_batched_tokens
+        if ep <= tp:  # no rank of a replica sends tokens to another
+            fields |= {"dispatcher": "", "two_batch_overlap": False}
+        kept = {"tp": tp > 1, "ep": ep > tp}
+        overlap = {axis: method for axis, method in self.overlap.items() if kept.get(axis, True)}
+        count = self.prefill_replicas or None
+        return replace(self.alone, tp=tp, ep=ep, replicas=count, overlap=overlap, **fields)
+
+    @property
+    def alone(self) -> ServingPlan:
+        """The same plan with as many replicas as decode, none of which only prefills."""
+        count = self.replicas and self.replicas - self.prefill_replicas
+        alike: dict[str, Any] = dict.fromkeys(OWN_PREFILL)
+        return replace(self, replicas=count, prefill_replicas=0, **alike)
 
     @property
     def together(self) -> int:

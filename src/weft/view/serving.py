@@ -42,7 +42,7 @@ class ServingReport(SystemReport[Serving]):
     def sentences(self) -> list[str]:
         """Throughput and latencies, or that they grow without end; goodput, memory and queue; what bounds."""
         answer = self.answer
-        gpus = answer.replicas * answer.plan.tp
+        gpus = answer.gpus
         where = f"{gpus} GPU{'s' * (gpus > 1)}"
         model = f"{answer.model.title} ({answer.format.words})"
         tokens = (
@@ -331,7 +331,7 @@ def load_table(answer: Serving) -> Table:
                 sum(iteration.prompt for iteration in iterations),
                 sum(iteration.written for iteration in iterations),
                 busy / answer.span,
-                max((iteration.used for iteration in iterations), default=0) / answer.cache,
+                max((iteration.used for iteration in iterations), default=0) / answer.cache_of(replica),
             )
         )
     heads = [

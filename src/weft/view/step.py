@@ -272,10 +272,8 @@ def _power(answer: Step) -> list[Section]:
 
 
 def ranks(plan: Deployment) -> str:
-    """Return the ranks of a replica in words: "TP 8", or "TP 1, EP 72" where others hold its experts."""
-    others = {"PP": plan.pp, "EP": plan.ep}
-    methods = f", {overlap_text(plan.overlap)}" if plan.overlap else ""
-    return f"TP {plan.tp}" + "".join(f", {name} {degree}" for name, degree in others.items() if degree > 1) + methods
+    """Return the ranks of a replica and its overlap methods in words."""
+    return plan.ranks + (f", {overlap_text(plan.overlap)}" if plan.overlap else "")
 
 
 def _elsewhere(answer: Step) -> str:

@@ -103,6 +103,12 @@ class Deployment(Options, Record):
                 "give ep 2 or more, or leave it out"
             )
 
+    @property
+    def ranks(self) -> str:
+        """The ranks of a replica in words: "TP 8", or "TP 1, EP 72" where others hold its experts."""
+        degrees = {"PP": self.pp, "EP": self.ep}
+        return f"TP {self.tp}" + "".join(f", {name} {degree}" for name, degree in degrees.items() if degree > 1)
+
     def alter(self, **fields: Any) -> Self:
         """Return this plan with other fields, not checked: what each may be beside the others has been seen before.
 
