@@ -5,10 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("quick", max_examples=10)
-settings.register_profile("thorough", max_examples=60)
+# How long a test takes depends on what else the machine does: speed is measured in benchmarks/.
+_UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", _UNTIMED, max_examples=10)
+settings.register_profile("thorough", _UNTIMED, max_examples=60)
 settings.load_profile("quick")
 
 for folder in ("support", "integration"):
