@@ -179,3 +179,59 @@ def test_changes_that_give_no_valid_plan_are_no_remedies():
     found = weft.memory("llama-3-70b", "8xh100", **plan)
     assert found.peak > found.capacity
     assert not any("dp 4" in words for words in found.remedies)
+
+
+# -- models, losses and frameworks by other names
+
+
+def test_a_model_name_that_a_trainers_own_program_takes_is_the_model(tmp_path):
+    script = (
+        'base_model="Qwen/Qwen2.5-32B-Instruct"\ntorchrun --nproc-per-node 8 sft.py --block_size=32768 '
+        '--per_device_train_batch_size=1 --model_name=${base_model} --fsdp="full_shard auto_wrap" '
+        '--fsdp_config="fsdp.json" --bf16=True\n'
+    )
+    found = read(tmp_path, script, fsdp__json='{"activation_checkpointing": true}')
+    assert found.model.name == "qwen2.5-32b"
+    assert (found.fields["sequence"], found.fields["zero"], found.fields["recompute"]) == (32768, 3, "full")
+    assert not found.not_understood
+
+
+@pytest.mark.parametrize(
+    ("settings", "loss"),
+    [
+        ("plugins: [axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin]\n", "fused_cross_entropy"),
+        ("cut_cross_entropy: true\n", "fused_cross_entropy"),
+        ("plugins: [a.CutPlugin]\n", "eager_cross_entropy"),
+        (
+            "plugins: [axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin]\ncut_cross_entropy: false\n",
+            "eager_cross_entropy",
+        ),
+    ],
+)
+def test_axolotls_cut_cross_entropy_is_a_loss_fused_with_the_output_layer(tmp_path, settings, loss):
+    file = tmp_path / "a.yaml"
+    file.write_text(f"base_model: Qwen/Qwen3-8B\nsequence_len: 8192\nmicro_batch_size: 4\n{settings}")
+    found = read_launch(file)
+    assert found.style["loss"] == loss
+    assert not found.not_understood
+
+
+def test_a_refusal_of_openrlhf_gives_the_command_that_times_its_updates(tmp_path):
+    script = (
+        "deepspeed --module openrlhf.cli.train_sft --train_batch_size 128 --micro_train_batch_size 1 "
+        "--pretrain Qwen/Qwen2.5-72B-Instruct --max_len 12288 --zero_stage 3 --gradient_checkpointing --adam_offload\n"
+    )
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, script)
+    command = (
+        "weft step qwen2.5-72b --framework deepspeed-zero3 --zero 3 --batch 128 --micro-batch 1 --sequence 12288 "
+        "--recompute full --offload optimizer"
+    )
+    assert command in str(caught.value)
+
+
+def test_refusals_of_unknown_kinds_give_a_command_with_options(tmp_path):
+    file = tmp_path / "a.yaml"
+    file.write_text("tokens: {micro_batch_size: 4}\nparallelism_of_mine: {tp: 2}\n")
+    with pytest.raises(InputError, match=r"kind unknown.*weft step llama-3-8b --system"):
+        read_launch(file)

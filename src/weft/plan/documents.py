@@ -14,6 +14,11 @@ from weft.core.files import read_text
 
 COMMAND = "the launch"
 """What messages call a command that stands in no file."""
+BY_OPTIONS = (
+    "state the run by options, like: weft step llama-3-8b --system 8xh100 --framework deepspeed-zero3 --zero 3 "
+    "--batch 64 --micro-batch 1 --sequence 4096 --recompute full (and --tp --pp --cp --ep)"
+)
+"""What refusals of launches that are not read advise."""
 LARGEST = 1 << 18
 """Longest launch file [bytes]."""
 _DEEPEST = 20

@@ -11,6 +11,7 @@ from typing import Any
 from weft.core.errors import InputError
 from weft.core.files import read_text
 from weft.models import load_model
+from weft.models.load import named_model
 from weft.plan.documents import LARGEST, find_beside, given_words, resolve_references
 from weft.plan.launched import Launched
 from weft.plan.read_huggingface import accelerate_settings, is_huggingface, read_trainer
@@ -26,7 +27,7 @@ _CONVERTS = re.compile(r"convert|preprocess|tools/|merge_|inference|evaluate", r
 _OVERRIDE = re.compile(r"([~+]*)((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:=(.*))?", re.DOTALL)
 _FILE = re.compile(r"(?:[\w.-]+=)?([^\s=]+\.(?:ya?ml|toml|json))")
 _STARTS = re.compile(
-    r"(num|tensor|micro|global|seq)[-_](layers|model|batch|length)|--recipe|CONFIG=|--config|--per_device_|--max_context_width|\.(ya?ml|toml|json)\b"
+    r"(num|tensor|micro|global|seq)[-_](layers|model|batch|length)|--recipe|CONFIG=|--config|--per_device_|--max_context_width|openrlhf|\.(ya?ml|toml|json)\b"
 )
 _STATE_A_RUN = frozenset(("tensor_model_parallel_size", "micro_batch_size", "global_batch_size", "seq_length"))
 """Overrides that describe a run where no recipe is known."""
@@ -71,12 +72,36 @@ def read_commands(
         return read_overrides(overridden, file, (*notes, _RECIPE))
     if (started := _of_trainings(found, file, defined)) is not None:
         return replace(started, notes=(*notes, *started.notes))
+    _refuse_openrlhf(found, file)
     if script.exits:
         raise InputError(
             f"'{file}' exits in line {script.exits} before it starts a training; give its arguments behind --, or its "
             "variables by --define NAME=VALUE"
         )
     return None
+
+
+_OF_OPENRLHF = {
+    "zero-stage": "--zero", "ds-tensor-parallel-size": "--tp", "ring-attn-size": "--cp", "train-batch-size": "--batch",
+    "micro-train-batch-size": "--micro-batch", "max-len": "--sequence", "gradient-checkpointing": "--recompute full",
+    "adam-offload": "--offload optimizer",
+}  # fmt: skip
+"""Options by OpenRLHF's arguments (openrlhf/cli/train_sft.py)."""
+
+
+def _refuse_openrlhf(found: Iterable[tuple[Command, Arguments]], file: str) -> None:
+    """Raise InputError for a training by OpenRLHF, with the options that state it."""
+    for command, given in found:
+        program = next((word for word in command.words if "openrlhf" in word.lower() and "train" in word), "")
+        if not program:
+            continue
+        model = named_model(" ".join(given.get("pretrain", ()))) or "MODEL"
+        stated = [" ".join((option, *given[name])) for name, option in _OF_OPENRLHF.items() if name in given]
+        known = " ".join(each for each in stated if not is_unknown(each))
+        raise InputError(
+            f"'{file}' starts {program}, whose arguments Weft does not read; state its updates by options: weft step "
+            f"{model} --framework deepspeed-zero3 {known}, and its rollouts, if it has some, to weft serve"
+        )
 
 
 def _arrays(script: Script) -> list[tuple[Command, Arguments]]:

@@ -19,7 +19,7 @@ from weft.plan.launched import Launched, combine, compiled_style, find_model
 from weft.plan.read_deepspeed import read_deepspeed
 from weft.plan.read_megatron import read_overrides
 from weft.plan.reading import ArgumentReader, known_arguments
-from weft.plan.script import Arguments
+from weft.plan.script import Arguments, is_unknown
 
 _KERNELS = {"flash": True, "dropout": False}
 """Attention of the models of transformers: PyTorch's fused kernel."""
@@ -97,7 +97,7 @@ def read_trainer(
 
     Some are of its launcher, `launching`, by the reason why they change nothing; `names` are names that messages have.
     """
-    read = ArgumentReader(given, file, "", names, launching)
+    read = ArgumentReader(_with_fsdp(given, file), file, "", names, launching)
     table = known_arguments("huggingface")
     found = read.table(table.reads)
     variant = next((name for name, names in _VARIANTS.items() if names & given.keys()), "trainer")
@@ -112,6 +112,8 @@ def read_trainer(
         fields.pop("shard", None)
     style = _KERNELS | compiled_style(bool(found.get("compiled")))
     style |= {name.removeprefix("style."): value for name, value in found.items() if name.startswith("style.")}
+    if found.get("cut", found.get("cuts")):  # Axolotl's plugin is on unless cut_cross_entropy turns it off
+        style["loss"] = "fused_cross_entropy"
     settings = {name.removeprefix("settings."): value for name, value in found.items() if name.startswith("settings.")}
     settings |= _update(str(found.get("update", "")), sharding == "deepspeed")
     account = read.account("huggingface")
@@ -120,7 +122,7 @@ def read_trainer(
     if sharding == "deepspeed" and "deepspeed" not in found:
         usual["zero"] = _STAGE
     defaults = {name: value for name, value in usual.items() if name not in fields}
-    model, trains = find_model(found.get("model", ""), file)
+    model, trains = find_model(found.get("model") or found.get("also_model", ""), file)
     framework = _OF_DEEPSPEED if sharding == "deepspeed" else "torchtitan"
     launched = Launched(
         variant, framework, fields, model, settings,
@@ -131,6 +133,18 @@ def read_trainer(
     if any(name.endswith("_model_parallel_size") for name in parallel):
         launched = _with_megatron(launched, parallel, file)
     return _with_deepspeed(launched, str(found.get("deepspeed", "")), file)
+
+
+def _with_fsdp(given: Arguments, file: str) -> Arguments:
+    """Return arguments with the settings of the JSON that `fsdp_config` names, if it is beside the launch file."""
+    named = " ".join(given.get("fsdp_config", ()))
+    text = read_beside(named, file) if named.endswith(".json") and not is_unknown(named) else None
+    document = None if text is None else parse_json(text, named)
+    if document is None:
+        return given
+    rest = {name: words for name, words in given.items() if name != "fsdp_config"}
+    stated = given_words(flat_settings({"fsdp_config": document}, named))
+    return {**{name.replace("fsdp_config.fsdp_", "fsdp_config."): words for name, words in stated.items()}, **rest}
 
 
 def _update(kind: str, has_main_weights: bool) -> dict[str, Any]:

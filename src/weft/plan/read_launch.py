@@ -14,7 +14,7 @@ from pathlib import Path
 from weft import hardware
 from weft.core.errors import InputError, check_type, show_value
 from weft.hardware.resolve import Described
-from weft.plan.documents import source_text
+from weft.plan.documents import BY_OPTIONS, source_text
 from weft.plan.launched import Launched
 from weft.plan.read_commands import read_commands
 from weft.plan.read_settings import read_document, read_flat
@@ -59,7 +59,7 @@ def read_launch(
             f"'{path}' starts no training that Weft knows; give a script with Megatron-LM's arguments or that names a "
             "file of settings, overrides like model.tensor_model_parallel_size=4, a recipe of Megatron-Bridge, "
             "torchtitan's TOML, DeepSpeed's JSON, or YAML of AutoModel, NeMo, Primus, HyperPod, Axolotl, "
-            "LLaMA-Factory, TRL or Accelerate; for a server: weft serve --launch"
+            f"LLaMA-Factory, TRL or Accelerate; or {BY_OPTIONS}; for a server: weft serve --launch"
         )
     return started
 

@@ -16,6 +16,7 @@ from weft.core.errors import InputError
 from weft.models import Transformer
 from weft.models.parallel.plan import TrainingPlan
 from weft.plan.documents import (
+    BY_OPTIONS,
     flat_settings,
     given_words,
     parse_json,
@@ -75,8 +76,7 @@ def read_flat(flat: Mapping[str, Any], file: str, defined: Mapping[str, str]) ->
         return None
     raise InputError(
         f"'{file}' is a YAML of a kind unknown to Weft, which is not read: Weft needs the model and the degrees of "
-        "tensor, pipeline, context, expert and data parallelism; state them by options: weft step MODEL --tp --pp --cp "
-        "--ep --zero --batch --micro-batch --sequence --recompute"
+        f"tensor, pipeline, context, expert and data parallelism; {BY_OPTIONS}"
     )
 
 

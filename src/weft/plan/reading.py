@@ -44,7 +44,7 @@ def known_arguments(launcher: str) -> Known:
     return Known(table.get("reads", {}), idle, *rest)
 
 
-TEXTS = frozenset(("model", "deepspeed", "layers_per_stage", "quantization", "drafts", "drafter"))
+TEXTS = frozenset(("model", "also_model", "deepspeed", "layers_per_stage", "quantization", "drafts", "drafter"))
 """What of a run is a text, where no value is a number."""
 SHARES = frozenset(("gpu_memory_utilization",))
 """What of a run is a share from 0 to 1."""
