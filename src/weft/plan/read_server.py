@@ -1,7 +1,7 @@
 """Commands and deployments that start servers, read as the server that they start.
 
 vLLM, SGLang, TensorRT-LLM and Dynamo's workers over them: a command, a script, a docker command, a compose file, or
-YAML of Kubernetes, Dynamo (DynamoGraphDeployment), LeaderWorkerSets and llm-d's charts.
+YAML of Kubernetes, Dynamo (DynamoGraphDeployment), LeaderWorkerSets, llm-d's charts, KServe and Ray Serve.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from weft.plan.documents import (
 )
 from weft.plan.launched import find_model
 from weft.plan.launched_server import LaunchedServer
-from weft.plan.reading import ArgumentReader, known_arguments
+from weft.plan.read_services import expand_services
+from weft.plan.reading import OFF, ArgumentReader, known_arguments
 from weft.plan.script import is_unknown, read_script
 from weft.step.serving_plan import ServingPlan
 
@@ -93,7 +94,7 @@ def read_server(
         raise InputError(
             f"'{str(source)[:80]}' starts no server that Weft knows; give a command like 'vllm serve MODEL "
             "--tensor-parallel-size 4', 'python -m sglang.launch_server ...' or 'trtllm-serve ...', a script with one, "
-            "or YAML of Kubernetes, Helm, Dynamo or llm-d; for a training: weft step --launch"
+            "or YAML of Kubernetes, Helm, Dynamo, llm-d, KServe or Ray Serve; for a training: weft step --launch"
         )
     first = workers[0].engine
     return _together([_engine(each, file, files) for each in workers if each.engine == first], file)
@@ -175,7 +176,9 @@ def _started(words: Sequence[str]) -> tuple[str, tuple[str, ...], str] | None:
 
 
 _YAML = re.compile(
-    r"^\s*(- )?(containers|mainContainer|services|modelArtifacts|modelSpec|image|args|command)\s*:", re.MULTILINE
+    r"^\s*(- )?((containers|mainContainer|services|modelArtifacts|modelSpec|image|args|command)\s*:|"
+    r"kind:\s*(LLM)?InferenceService)",
+    re.MULTILINE,
 )
 
 
@@ -186,7 +189,7 @@ def _deployed(text: str, file: str, defined: Mapping[str, str], files: dict[str,
         flat_settings(each, file)  # which ends for anchors without end
         if each.get("kind") == "ConfigMap" and isinstance(each.get("data"), dict):
             files.update({str(name): str(value) for name, value in each["data"].items()})
-    return [worker for each in documents for worker in _walk(each, _Place(), file, defined)]
+    return [worker for each in expand_services(documents, file) for worker in _walk(each, _Place(), file, defined)]
 
 
 @dataclass(frozen=True)
@@ -374,7 +377,9 @@ def _engine(worker: _Worker, file: str, files: Mapping[str, str]) -> _Engine:
         head, dot, rest = name.partition(".")
         head = table.spelled.get(head, head)
         inner = table.spelled.get(name, head + dot + rest)
-        spelled[inner], names[inner] = values, f"--{name}"
+        off = inner.startswith("no-") and inner[3:] in table.reads and not values
+        inner = inner[3:] if off else inner
+        spelled[inner], names[inner] = [OFF] if off else values, f"--{name}"
     if worker.engine == "vllm" and (backend := worker.given.get("VLLM_ALL2ALL_BACKEND")):
         spelled.setdefault("all2all-backend", [backend])
     model = " ".join(spelled.get(_MODEL[worker.engine], ()))

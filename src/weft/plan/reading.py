@@ -254,6 +254,9 @@ class ArgumentReader:
             if shown_as in said:
                 continue
             key, value = _entry(table, name, beginnings), " ".join(values)
+            if not key and name.startswith("no-") and (off := _entry(table, name[3:], beginnings)):
+                idle[shown_as] = table.without_effect.get(off, "timed so here")
+                continue
             if key in table.not_modelled and value.lower() not in (*open_, *map(str.lower, table.neutral.get(key, ()))):
                 effects[f"{shown_as} {value[:_SHOWN]}".rstrip()] = table.not_modelled[key]
             elif key in table.not_modelled or key in table.without_effect:
