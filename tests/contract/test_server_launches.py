@@ -215,12 +215,32 @@ def test_layouts_that_a_plan_has_not_are_named():
         ("vllm serve a/b -tp two", ConfigError, "--tp is 'two'; it takes a whole number of at least 1"),
         ("vllm serve a/b --gpu-memory-utilization 9", ConfigError, "is '9'; it takes a share above 0, of at most 1"),
         ("vllm serve a/b -tp $TP", ConfigError, r"--tp is \$TP; .* state it, like --define TP=8"),
+        ("vllm serve a/b -tp $((TP * 2))", ConfigError, r"--tp is \$TP; .* state it, like --define TP=8"),
+        ("N=$((2 + K))\nvllm serve a/b -tp $((N * 2))", ConfigError, r"--tp is \$K; .* --define K=8"),
+        ("N=$(nproc)\nvllm serve a/b -tp $((N * 2))", ConfigError, r"--tp is \$N; .* --define N=8"),
+        ("vllm serve a/b -tp $((2 ** 2))", ConfigError, "--tp is arithmetic that Weft does not follow; set a variable"),
         ("vllm serve a/b -tp 2\nvllm serve a/b -tp 4", InputError, "starts several engines that differ in tp; keep"),
     ],
 )
 def test_what_cannot_be_used_is_refused_with_its_name(text, kind, rule):
     with pytest.raises(kind, match=rule):
         read_server(text)
+
+
+def test_a_definition_is_what_the_own_sums_of_a_script_start_from():
+    script = "N=$((N > 8192 ? N : 8192))\nvllm serve Qwen/Qwen3-8B --max-model-len $N"
+    for stated, length in (("2248", 8192), ("9000", 9000)):
+        assert read_server(script, define={"N": stated}).plan().max_model_len == length
+    for other in ("4096", "$(cat length)", "$((N + $(cat more)))"):  # which the definition replaces
+        script = f"N={other}\nvllm serve Qwen/Qwen3-8B --max-model-len $N"
+        assert read_server(script, define={"N": "2248"}).plan().max_model_len == 2248
+
+
+def test_a_model_that_nothing_sets_is_asked_for_rather_than_a_served_name():
+    script = 'MODEL="${MODEL:?set it}"\nvllm serve "$MODEL" --served-model-name mine'
+    with pytest.raises(InputError, match=r"serves \$MODEL, which nothing sets; state it, like --define MODEL=Qwen"):
+        read_server(script).serve("8xh100", load=Load(rate=1))
+    assert read_server(script, define={"MODEL": "Qwen/Qwen3-8B"}).model.name == "qwen3-8b"
 
 
 def test_the_command_serves_a_launch_and_says_what_became_of_its_arguments(tmp_path):

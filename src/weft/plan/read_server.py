@@ -33,7 +33,7 @@ from weft.plan.launched import find_model
 from weft.plan.launched_server import LaunchedServer
 from weft.plan.read_services import expand_services
 from weft.plan.reading import OFF, ArgumentReader, known_arguments
-from weft.plan.script import is_unknown, read_script
+from weft.plan.script import is_unknown, read_script, unknown_name
 from weft.step.serving_plan import ServingPlan
 
 _MODULES = {
@@ -397,6 +397,8 @@ def _engine(worker: _Worker, file: str, files: Mapping[str, str]) -> _Engine:
     served = " ".join(spelled.get("served-model-name", ())).split(" ")[0]
     named = [each for each in (found.pop("model", ""), served) if each and not is_unknown(each)]
     known = next((one for each in named if (one := find_model(each, file))[0]), (None, named[0] if named else ""))
+    if known[0] is None and (variable := unknown_name(model)):  # a served name does not say which model it is
+        known = None, f"${variable}"
     return _Engine(worker, read, found, known[0], known[1], tuple(notes))
 
 

@@ -282,5 +282,6 @@ class ArgumentReader:
         if variable:
             rule = f"the script does not set its variable; state it, like --define {variable}=8"
             return ConfigError(f"{self.name(name)} is ${variable}; {rule}", self.file)
-        rule = "the output of a command, which is not run; set a variable in its place, and state it by --define"
+        what = "arithmetic that Weft does not follow" if "$((" in value else "the output of a command, which is not run"
+        rule = f"{what}; set a variable in its place, and state it by --define"
         return ConfigError(f"{self.name(name)} is {rule}", self.file)

@@ -40,7 +40,9 @@ _WORD = 32
 _COMMANDS = 10_000
 """Most commands that a script may run."""
 _LARGEST_NUMBER = 1 << 63
-_UNKNOWN = re.compile(r"\$\{?(\w+)|\$\(|`")
+_UNKNOWN = re.compile(r"\$\{?(\w+)|\$\(\([^$`A-Za-z_]*\$?\{?([A-Za-z_]\w*)|\$\(|`")
+_VARIABLE = re.compile(r"(?<![$\w{])(?<!\$\()[A-Za-z_]\w*")
+"""A variable without a sign in a sum."""
 _FLAG = re.compile(r"--[A-Za-z][\w.-]*(=.*)?", re.DOTALL)
 _SHORT_FLAG = re.compile(r"-[A-Za-z-][\w.-]*(=.*)?", re.DOTALL)
 _EXPANSION = re.compile(r"(#?)(\w+|[@*#?])(\[[^\]]*\])?(:?[-=+?]|\^\^|,,)?(.*)", re.DOTALL)
@@ -82,7 +84,8 @@ def read_script(
 ) -> Script:  # fmt: skip
     """Return the commands of a script that is started with positional `arguments`.
 
-    Variables in `defined` have these values whatever the script sets, those of the `environment` until it sets them.
+    Variables in `defined` have these values whatever the script sets, but for what it computes from them themselves
+    (`N=$((N * 2))`); those of the `environment` have theirs until it sets them.
     Raises ConfigError, with the line, for a script that is not closed, grows without end or nests too deep, and
     InputError for a defined variable that the script does not have.
     """
@@ -114,7 +117,7 @@ def is_unknown(word: str) -> bool:
 def unknown_name(word: str) -> str:
     """Return the variable that a word needs; "" if it needs a command's output."""
     found = _UNKNOWN.search(word)
-    return (found[1] or "") if found else ""
+    return (found[1] or found[2] or "") if found else ""
 
 
 def flags(words: Iterable[str]) -> Arguments:
@@ -386,6 +389,8 @@ class _Shell:
             self.assign_element(found[1], evaluate_sum(found[2][1:-1], self.known_value), value)
             return f"{found[1]}{found[2]}={value}"
         more = self.value(found[1]) or "" if found[3] else ""
+        if found[1] in self.defined and not self.unsure and not is_unknown(more + value) and _names(found[4], found[1]):
+            self.defined[found[1]] = more + value  # the script's own sum of what the user states
         self.assign(found[1], more + value)
         return f"{found[1]}={value}"
 
@@ -453,7 +458,8 @@ class _Shell:
             elif inside.startswith("(") and inside.endswith(")"):
                 text = self.words(inside[1:-1], self.blank, whole=True)
                 found = evaluate_sum("".join(text), self.known_value)
-                self.put(raw[at:end] if found is None else str(found), out, quoted, found is not None)
+                shown = self.open_sum("".join(text)) if found is None else str(found)
+                self.put(shown, out, quoted, found is not None)
             else:
                 first = inside.split(maxsplit=1)[:1] or [""]
                 self.put(f"$({first[0]})", out, True)
@@ -512,6 +518,15 @@ class _Shell:
             out.add(text)
         else:
             out.split(text)
+
+    def open_sum(self, text: str) -> str:
+        """Return a sum without a value, its known variables replaced, and those that need others by the others."""
+
+        def stated(found: re.Match[str]) -> str:
+            value = self.value(found[0])
+            return found[0] if not value else unknown_name(value) or found[0] if is_unknown(value) else value
+
+        return f"$(({_VARIABLE.sub(stated, text)}))"
 
     def known_value(self, name: str) -> str:
         """Return the value of a variable in a sum; KeyError if it is not known."""
@@ -653,6 +668,11 @@ _COMPARES: Mapping[str, Callable[[int, int], bool]] = {
     "-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le, "-gt": operator.gt,
     "-ge": operator.ge,
 }  # fmt: skip
+
+
+def _names(raw: str, name: str) -> bool:
+    """Return whether a raw word expands a variable."""
+    return "$" in raw and re.search(rf"(?<!\w){name}(?!\w)", raw) is not None
 
 
 def _whole(text: str) -> bool:
