@@ -235,3 +235,62 @@ def test_refusals_of_unknown_kinds_give_a_command_with_options(tmp_path):
     file.write_text("tokens: {micro_batch_size: 4}\nparallelism_of_mine: {tp: 2}\n")
     with pytest.raises(InputError, match=r"kind unknown.*weft step llama-3-8b --system"):
         read_launch(file)
+
+
+# -- what a shell knows
+
+TRAINS = (
+    "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 1024 --num-attention-heads 16 --vocab-size 50304 "
+    "--seq-length 1024 --micro-batch-size 1 --global-batch-size 8 --bf16\n"
+)
+
+
+@pytest.mark.parametrize("test", ['[ -n "${!name+x}" ]', '[ -n "${!name}" ]', "[[ -v TP ]]"])
+def test_a_variable_that_another_names_is_unset_until_somebody_sets_it(tmp_path, test):
+    check = f'check() {{\n  local name="$1"\n  if {test}; then exit 1; fi\n}}\n'
+    assert read(tmp_path, f"{check}check TP\n{TRAINS}").fields["sequence"] == 1024
+    with pytest.raises(InputError, match="exits in line 3"):
+        read(tmp_path, f"{check}TP=2\ncheck TP\n{TRAINS}")
+
+
+def test_a_variable_that_another_names_has_its_value(tmp_path):
+    found = read(tmp_path, f"LONG=2048\nwhich=LONG\n{TRAINS.replace('1024 --micro', '${!which} --micro')}")
+    assert found.fields["sequence"] == 2048
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        'if [ -z "$SPACE" ]; then\n  exit 1\nfi',
+        '[ -n "$SPACE" ] || exit 1',
+        'if [ -n "$SPACE" ]; then\n  echo good\nelse\n  exit 1\nfi',
+        'need() {\n  local what="$1"\n  if [ -z "${!what}" ]; then exit 1; fi\n}\nneed SPACE',
+    ],
+)
+def test_a_script_that_exits_names_the_variables_that_decide_it(tmp_path, condition):
+    with pytest.raises(InputError, match=r"state what decides it: --define SPACE=VALUE$"):
+        read(tmp_path, f"{condition}\n{TRAINS}")
+    assert read_launch(tmp_path / "run.sh", define={"SPACE": "/a"}).fields["sequence"] == 1024
+
+
+def test_a_script_with_slurms_lines_is_a_job(tmp_path):
+    guard = 'if [ -z "$SLURM_JOB_ID" ]; then\n  sbatch "$0"\n  exit\nfi\n'
+    assert read(tmp_path, f"#!/bin/bash\n#SBATCH --nodes=4\n{guard}{TRAINS}").fields["sequence"] == 1024
+    with pytest.raises(InputError, match="--define SLURM_JOB_ID=VALUE"):
+        read(tmp_path, f"{guard}{TRAINS}")
+
+
+@pytest.mark.parametrize(
+    "count",
+    [
+        "$(nvidia-smi -L | wc -l)",
+        "`nvidia-smi --query-gpu=name --format=csv,noheader | wc -l`",
+        '$(python -c "import torch; print(torch.cuda.device_count())")',
+    ],
+)
+def test_a_script_counts_the_gpus_of_a_node_of_the_system(tmp_path, count):
+    file = tmp_path / "run.sh"
+    file.write_text(f"n={count}\n{TRAINS.replace('size 8 ', 'size $((n * 3)) ')}")
+    assert read_launch(file, system="16xh100").fields["batch"] == 24
+    with pytest.raises(InputError, match="global-batch-size is"):
+        read_launch(file)

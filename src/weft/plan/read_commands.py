@@ -29,6 +29,7 @@ _FILE = re.compile(r"(?:[\w.-]+=)?([^\s=]+\.(?:ya?ml|toml|json))")
 _STARTS = re.compile(
     r"(num|tensor|micro|global|seq)[-_](layers|model|batch|length)|--recipe|CONFIG=|--config|--per_device_|--max_context_width|openrlhf|\.(ya?ml|toml|json)\b"
 )
+_SLURM = re.compile(r"^#SBATCH\s", re.MULTILINE)
 _STATE_A_RUN = frozenset(("tensor_model_parallel_size", "micro_batch_size", "global_batch_size", "seq_length"))
 """Overrides that describe a run where no recipe is known."""
 _RECIPE = "What the overrides leave to the recipe of the model has Weft's defaults, such as TP 1."
@@ -40,7 +41,8 @@ def read_commands(
     """Return the run that a script starts: by arguments, a recipe, overrides or files; None if it starts none."""
     if not _STARTS.search(text):
         return None
-    script = read_script(text, file, arguments, defined, _environment(machine))
+    each = machine and machine.gpus_per_node
+    script = read_script(text, file, arguments, defined, _environment(machine, text), each)
     found = [(each, flags(each.words)) for each in script.commands]
     notes = tuple(_notes(script))
     overridden = _overrides(word for each in script.commands for word in (*each.assigned, *each.words))
@@ -75,8 +77,8 @@ def read_commands(
     _refuse_openrlhf(found, file)
     if script.exits:
         raise InputError(
-            f"'{file}' exits in line {script.exits} before it starts a training; give its arguments behind --, or its "
-            "variables by --define NAME=VALUE"
+            f"'{file}' exits in line {script.exits} before it starts a training; give its arguments behind --, or "
+            f"state {_stated_by(script.exits_by)}"
         )
     return None
 
@@ -102,6 +104,13 @@ def _refuse_openrlhf(found: Iterable[tuple[Command, Arguments]], file: str) -> N
             f"'{file}' starts {program}, whose arguments Weft does not read; state its updates by options: weft step "
             f"{model} --framework deepspeed-zero3 {known}, and its rollouts, if it has some, to weft serve"
         )
+
+
+def _stated_by(names: tuple[str, ...]) -> str:
+    """Return how to state the variables of a condition."""
+    if not names:
+        return "its variables by --define NAME=VALUE"
+    return f"what decides it: --define {' --define '.join(f'{name}=VALUE' for name in names[:_SHOWN])}"
 
 
 def _arrays(script: Script) -> list[tuple[Command, Arguments]]:
@@ -261,14 +270,15 @@ def _settings_beside(name: str, file: str) -> dict[str, Any] | None:
     return read_document(text, str(path))
 
 
-def _environment(machine: Machine | None) -> dict[str, str]:
-    """Return what Slurm tells a job of its machine."""
+def _environment(machine: Machine | None, text: str) -> dict[str, str]:
+    """Return what Slurm tells a job of its machine, and that a script with Slurm's lines is one."""
+    job = dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), "1") if _SLURM.search(text) else {}
     if machine is None:
-        return {}
+        return job
     nodes, each = str(machine.nodes), str(machine.gpus_per_node)
     names = dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), nodes)
     names |= dict.fromkeys(("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), each)
-    return {**names, "SLURM_GPUS": str(machine.nodes * machine.gpus_per_node)}
+    return {**job, **names, "SLURM_GPUS": str(machine.nodes * machine.gpus_per_node)}
 
 
 def _training(starts: list[tuple[Command, Arguments]], file: str) -> tuple[Command, Arguments]:

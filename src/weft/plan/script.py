@@ -40,9 +40,13 @@ _WORD = 32
 _COMMANDS = 10_000
 """Most commands that a script may run."""
 _LARGEST_NUMBER = 1 << 63
-_UNKNOWN = re.compile(r"\$\{?(\w+)|\$\(\([^$`A-Za-z_]*\$?\{?([A-Za-z_]\w*)|\$\(|`")
+_UNKNOWN = re.compile(r"\$\{?[!#]?(\w+)|\$\(\([^$`A-Za-z_]*\$?\{?([A-Za-z_]\w*)|\$\(|`")
 _VARIABLE = re.compile(r"(?<![$\w{])(?<!\$\()[A-Za-z_]\w*")
 """A variable without a sign in a sum."""
+_COUNTS_GPUS = re.compile(
+    r"\s*nvidia-smi\s+(-L|--list-gpus|--query-gpu=\S+\s+--format=\S*noheader\S*)\s*\|\s*wc\s+-l\s*"
+    r"|\s*python3?\s+-c\s+.*torch\.cuda\.device_count\(\).*", re.DOTALL
+)  # fmt: skip
 _FLAG = re.compile(r"--[A-Za-z][\w.-]*(=.*)?", re.DOTALL)
 _SHORT_FLAG = re.compile(r"-[A-Za-z-][\w.-]*(=.*)?", re.DOTALL)
 _EXPANSION = re.compile(r"(#?)(\w+|[@*#?])(\[[^\]]*\])?(:?[-=+?]|\^\^|,,)?(.*)", re.DOTALL)
@@ -65,14 +69,15 @@ class Command:
 class Script:
     """What a script runs: its `commands`, and the lines whose branches all count as their conditions are not known.
 
-    `exits` is the line in which the script ends before its last command, 0 if it does not. `arrays` are those that it
-    sets, each as a command, `variables` the values of others at its end, and `missing` the scripts that it sources and
-    that are not beside it.
+    `exits` is the line in which the script ends before its last command, 0 if it does not, and `exits_by` the variables
+    of the conditions around it. `arrays` are those that it sets, each as a command, `variables` the values of others
+    at its end, and `missing` the scripts that it sources and that are not beside it.
     """
 
     commands: tuple[Command, ...]
     open_lines: tuple[int, ...] = ()
     exits: int = 0
+    exits_by: tuple[str, ...] = ()
     arrays: tuple[Command, ...] = ()
     missing: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -80,22 +85,25 @@ class Script:
 
 def read_script(
     text: str, file: str = "", arguments: Sequence[str] = (), defined: Mapping[str, str] | None = None,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None, gpus_per_node: int | None = None,
 ) -> Script:  # fmt: skip
     """Return the commands of a script that is started with positional `arguments`.
 
     Variables in `defined` have these values whatever the script sets, but for what it computes from them themselves
     (`N=$((N * 2))`); those of the `environment` have theirs until it sets them.
+    `gpus_per_node` are what a script counts that asks the driver for its GPUs.
     Raises ConfigError, with the line, for a script that is not closed, grows without end or nests too deep, and
     InputError for a defined variable that the script does not have.
     """
-    shell = _Shell(file, tuple(arguments), dict(defined or {}), dict(environment or {}))
+    shell = _Shell(file, tuple(arguments), dict(defined or {}), dict(environment or {}), gpus_per_node)
     body, exits = parse(text.replace("\r\n", "\n"), file), 0
+    exits_by: tuple[str, ...] = ()
     try:
         shell.run(body)
         shell.run_uncalled()
     except _Leaves as left:
-        exits = left.line
+        exits, exits_by = left.line, tuple(dict.fromkeys(left.asked))
+    exits_by = tuple(name for name in exits_by if name not in shell.scalars) or exits_by
     for name in shell.defined:
         if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", "\n".join((text, *shell.sourced_texts))):
             raise InputError(f"the script has no variable {name}; define one that it has, or leave it out")
@@ -106,7 +114,8 @@ def read_script(
         )
     arrays = tuple(Command(tuple(words), 0) for words in shell.arrays.values())
     variables = {**shell.scalars, **shell.defined}
-    return Script(tuple(shell.commands), tuple(sorted(shell.open)), exits, arrays, tuple(shell.missing), variables)
+    lines, missing = tuple(sorted(shell.open)), tuple(shell.missing)
+    return Script(tuple(shell.commands), lines, exits, exits_by, arrays, missing, variables)
 
 
 def is_unknown(word: str) -> bool:
@@ -146,16 +155,21 @@ class _Leaves(Exception):
 
     def __init__(self, word: str, line: int) -> None:
         self.word, self.line = word, line
+        self.asked: tuple[str, ...] = ()
 
 
 @dataclass
 class _Shell:
-    """A shell that follows commands; `unsure` counts the branches around it whose conditions are not known."""
+    """A shell that follows commands; `unsure` counts the branches around it whose conditions are not known.
+
+    `asked` are the variables of the condition at hand.
+    """
 
     file: str
     positional_values: tuple[str, ...]
     defined: dict[str, str]
     scalars: dict[str, str]
+    gpus_per_node: int | None = None
     arrays: dict[str, list[str]] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
     called: set[str] = field(default_factory=set)
@@ -171,6 +185,7 @@ class _Shell:
     assumed: bool = False
     unsure: int = 0
     decisions: int = 0
+    asked: dict[str, None] = field(default_factory=dict)
     sourced: set[str] = field(default_factory=set)
     sourced_texts: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
@@ -209,22 +224,33 @@ class _Shell:
 
     def joined(self, node: Joined) -> bool | None:
         status: bool | None = _TRUE
+        self.asked, before = {}, self.asked
         for sign, part in node.parts:
             if (sign == "&&" and status is _FALSE) or (sign == "||" and status is _TRUE):
                 continue
             if sign and status is None:
                 self.maybe((part,), self.line)
             else:
-                status = self.follow(part)
+                status = self.under((*self.asked,), (part,)) if sign else self.follow(part)
+        self.asked = {**before, **self.asked}
         return status
 
+    def under(self, asked: tuple[str, ...], body: Body) -> bool | None:
+        """Follow commands under a condition that holds; what leaves them carries its variables."""
+        try:
+            return self.run(body)
+        except _Leaves as left:
+            left.asked = (*asked, *left.asked)
+            raise
+
     def branch(self, node: Branches) -> bool | None:
+        self.asked = {}
         for condition, body in node.bodies:
             known = self.holds(condition)
             if known is None:
                 self.maybe(body, node.line)
             elif known:
-                return self.run(body)
+                return self.under((*self.asked,), body)
         return _TRUE
 
     def maybe(self, body: Body, line: int) -> None:
@@ -312,6 +338,8 @@ class _Shell:
         name = words[0] if words else ""
         self.assumed = False
         if name in ("[", "[[", "test"):
+            for at in [at for at, word in enumerate(words[:-1]) if word == "-v"]:
+                words[at : at + 2] = ["-n", "" if self.value(words[at + 1]) is None else "set"]
             return run_test(words[1 : -1 if name != "test" else None])
         if name.startswith("((") and name.endswith("))"):
             found = evaluate_sum(name[2:-2], self.known_value)
@@ -438,7 +466,7 @@ class _Shell:
                 at = self.dollar(raw, at, out, depth, quoted)
             elif char == "`":
                 end = raw.find("`", at + 1) + 1 or len(raw)
-                out.add(raw[at:end])
+                out.add(self.output(raw[at + 1 : end - 1]) or raw[at:end])
                 at = end
             else:
                 end = at + 1
@@ -462,7 +490,7 @@ class _Shell:
                 self.put(shown, out, quoted, found is not None)
             else:
                 first = inside.split(maxsplit=1)[:1] or [""]
-                self.put(f"$({first[0]})", out, True)
+                self.put(self.output(inside) or f"$({first[0]})", out, True)
             return end
         name = re.match(r"[A-Za-z_]\w*|\d|[@*#?]", raw[at + 1 :])
         if name is None:
@@ -471,8 +499,15 @@ class _Shell:
         self.parameter(name[0], out, depth, quoted)
         return at + 1 + len(name[0])
 
+    def output(self, command: str) -> str:
+        """Return what a command prints that counts the GPUs of a node; "" if that is not known."""
+        return str(self.gpus_per_node or "") if _COUNTS_GPUS.fullmatch(command) else ""
+
     def parameter(self, inside: str, out: _Words, depth: int, quoted: bool) -> None:
         """Expand `${inside}`."""
+        if pointer := re.fullmatch(r"!(\w+)((?![@*\[]).*)", inside, re.DOTALL):  # the variable that a variable names
+            named = self.value(pointer[1]) or ""
+            inside = f"{named}{pointer[2]}" if re.fullmatch(r"[A-Za-z_]\w*", named) else inside
         found = _EXPANSION.fullmatch(inside)
         if found is None:
             self.put(f"${{{inside}}}", out, True)
@@ -537,6 +572,8 @@ class _Shell:
 
     def value(self, name: str) -> str | None:
         """Return the value of a variable or a positional argument; None if nobody states it."""
+        if name.isidentifier():
+            self.asked[name] = None
         if name in self.defined:
             return self.defined[name]
         if name.isdecimal() and len(name) < 4:
