@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from weft.core.errors import ConfigError, InputError
+from weft.core.errors import ConfigError, InputError, WeftError
 from weft.models import load_model
 from weft.models import sublayer as unsplit
 from weft.models.huggingface import FAMILIES
@@ -240,7 +240,7 @@ def test_the_same_model_from_catalogue_and_configuration_is_equal(tmp_path):
 def test_a_type_that_is_no_text_is_refused(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": ["llama"]}), encoding="utf-8")
-    with pytest.raises(ConfigError, match="unknown model_type a list; known: llama"):
+    with pytest.raises(ConfigError, match=r"unknown model_type a list\. State the dimensions .* Known types: llama"):
         load_model(path)
 
 
@@ -252,7 +252,7 @@ def test_a_type_that_is_no_text_is_refused(tmp_path):
             r"have recurrent layers \(RG-LRU\), which Weft does not model; no other type stands for it",
         ),
         ("zamba2", "have attention layers that share their weights, with adapters, which Weft does not model"),
-        ("qwen4_moe", "unknown model_type 'qwen4_moe'; known: llama, .* State the dimensions of another model"),
+        ("qwen4_moe", r"unknown model_type 'qwen4_moe'\. State the dimensions of another model .* Known types: llama"),
     ],
 )
 def test_a_type_without_operators_is_not_taken_for_one_that_looks_alike(tmp_path, kind, rule):
@@ -280,6 +280,81 @@ def test_of_a_multimodal_model_the_language_model_is_read(tmp_path):
     assert (model.parameters, model.hidden) == (load_model(written(tmp_path, "gemma3")).parameters, 5376)
 
 
+def test_a_multimodal_model_of_an_unknown_type_is_read_by_the_type_of_its_language_model(tmp_path):
+    text = {"model_type": "deepseek_v3"} | CONFIGS["deepseek_v3"][0]
+    outer = {"model_type": "novel_vl", "text_config": text, "vision_config": {"hidden_size": 1152}}
+    folder = tmp_path / "models--some--Novel" / "snapshots" / "95a7"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(outer), encoding="utf-8")
+    model = load_model(folder / "config.json")
+    assert model.parameters == load_model(written(tmp_path, "deepseek_v3")).parameters
+    assert model.title == "Novel (without its vision tower)"
+    outer["text_config"] = text | {"model_type": "novel_text"}
+    (folder / "config.json").write_text(json.dumps(outer), encoding="utf-8")
+    with pytest.raises(ConfigError, match="unknown model_type 'novel_vl'"):
+        load_model(folder / "config.json")
+
+
+def beside(tmp_path, quantization):
+    path = written(tmp_path, "llama")
+    config = json.loads(path.read_text())
+    config.pop("quantization_config", None)
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": quantization}), encoding="utf-8")
+    return load_model(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "format"),
+    [("NVFP4", "nvfp4"), ("FP8", "fp8"), ("FP8_PB_WO", "fp8-block"), ("W4A16_AWQ", "int4-g128")],
+)
+def test_a_quantization_of_modelopt_beside_the_configuration_counts(tmp_path, algorithm, format):
+    assert beside(tmp_path, {"quant_algo": algorithm}).weight_format == format
+
+
+def test_mixed_precision_is_that_of_most_weights_and_says_so(tmp_path):
+    layers = {f"layers.{at}.mlp": {"quant_algo": "NVFP4"} for at in range(3)} | {"layers.0.o": {"quant_algo": "FP8"}}
+    mixed = {"quant_algo": "MIXED_PRECISION", "kv_cache_quant_algo": "FP8", "quantized_layers": layers}
+    found = beside(tmp_path, mixed)
+    assert found.weight_format == "nvfp4"
+    assert "mixed precision taken as NVFP4, as of most weights; others have FP8" in found.title
+    assert "its KV cache of FP8 by --kv-dtype" in found.title
+    with pytest.raises(WeftError, match="unknown quant_algo 'INT3'"):
+        beside(tmp_path, {"quant_algo": "INT3"})
+
+
+@pytest.mark.parametrize("name", ["Some-8B-NVFP4_config", "some-8b-awq", "Some-FP8"])
+def test_a_name_with_a_format_that_the_configuration_lacks_is_said(tmp_path, name):
+    file = tmp_path / f"{name}.json"
+    file.write_text(written(tmp_path, "llama").read_text(), encoding="utf-8")
+    model = load_model(file)
+    assert "config.json does not: taken as 16 bits" in model.title
+    assert model.weight_format == "bf16"
+
+
+def test_indexers_that_layers_share_are_named_as_counted_in_each(tmp_path):
+    types = ["full", "shared", "shared"] * 20 + ["full"]
+    shared = load_model(written(tmp_path, "deepseek_v32", indexer_types=types)).title
+    assert "40 layers that share the indexer of another one counted with their own" in shared
+    by_interval = load_model(written(tmp_path, "deepseek_v32", index_topk_freq=4)).title
+    assert "layers that share the indexer of another one counted with their own" in by_interval
+    assert "share" not in load_model(written(tmp_path, "deepseek_v32", index_topk_freq=1)).title
+
+
+def test_the_nearest_type_is_alike_in_attention_and_experts_or_none_is_named(tmp_path):
+    def said(kind, own, **changed):
+        config = {key: value for key, value in (CONFIGS[kind][0] | changed).items() if value is not None}
+        (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": own}), encoding="utf-8")
+        with pytest.raises(ConfigError) as raised:
+            load_model(tmp_path / "config.json")
+        return raised.value.message
+
+    lacking = said("deepseek_v32", "deepseek_v9", kv_lora_rank=None, index_n_heads=64, index_topk=512, o_lora_rank=8)
+    assert "The closest known type is deepseek_v32, which needs kv_lora_rank as well. State" in lacking
+    strange = {f"{word}_expert_{part}": 4 for word in ("in", "out", "up") for part in ("size", "rank", "heads")}
+    assert "closest" not in said("llama", "novel", **strange)
+
+
 def test_what_is_simplified_stands_in_the_models_title(tmp_path):
     known = "deepseek_v32 (sparse attention taken as dense in training)"
     assert load_model(written(tmp_path, "deepseek_v32", index_n_heads=64, index_head_dim=128)).title == known
@@ -304,7 +379,7 @@ def test_a_configuration_of_any_name_is_read(tmp_path, name):
 def test_an_unknown_type_lists_the_known_and_names_the_nearest(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": "mixtrall"}), encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"unknown model_type 'mixtrall'; known: .*Did you mean 'mixtral'\?"):
+    with pytest.raises(ConfigError, match=r"unknown model_type 'mixtrall'\. Did you mean 'mixtral'\? .*Known types: "):
         load_model(path)
 
 

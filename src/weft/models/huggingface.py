@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.catalog import Provenance
-from weft.core.errors import ConfigError, UnknownNameError, WeftError, is_whole, join_or, show_value
+from weft.core.errors import ConfigError, WeftError, is_whole, join_or, show_value
 from weft.core.files import read_json
 from weft.models.block import LAYERS, compose_pattern
+from weft.models.quantization import check_known, format_remarks, quantization_beside, weight_format
 from weft.models.transformer import Transformer
 
 Config = MutableMapping[str, Any]
@@ -63,7 +64,7 @@ def _gated_values(config: Config) -> Values:
     """Return the gated activation: SwiGLU for SiLU, else GeGLU."""
     name = config.get("hidden_activation") or config.get("hidden_act", "silu")
     return {
-        "activation": _check_known(
+        "activation": check_known(
             "hidden_act", name, {"silu": "swiglu", "swish": "swiglu"} | dict.fromkeys(_GELU, "geglu")
         )
     }
@@ -75,13 +76,7 @@ _GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python", "q
 def _plain(key: str) -> Callable[[Config], Values]:
     """Return the activation without a gate that a key names."""
     known = dict.fromkeys(_GELU, "gelu") | {"relu": "relu"}
-    return lambda config: {"activation": _check_known(key, config.get(key, "gelu"), known)}
-
-
-def _check_known(key: str, name: object, known: Mapping[str, str]) -> str:
-    if not isinstance(name, str) or name not in known:
-        raise UnknownNameError(key, name, known)
-    return known[name]
+    return lambda config: {"activation": check_known(key, config.get(key, "gelu"), known)}
 
 
 def _llama(config: Config) -> Values:
@@ -279,7 +274,7 @@ def _t5(config: Config) -> Values:
     known = {"relu": "relu", "gelu": "gelu", "gated-gelu": "geglu", "gated-silu": "swiglu"}
     return {
         "layers": config.get("num_decoder_layers") or config.get("num_layers"),
-        "activation": _check_known("feed_forward_proj", act, known),
+        "activation": check_known("feed_forward_proj", act, known),
         "sequence_length": config.get("n_positions", 512),
     }
 
@@ -361,7 +356,7 @@ def _nemotron_h(config: Config) -> Values:
     name = config.get("mlp_hidden_act", "relu2")
     found: Values = {
         "pattern": kinds, "layers": len(kinds), "head": config.get("attention_head_dim") or config.get("head_dim"),
-        "activation": _check_known("mlp_hidden_act", name, {"relu2": "relu2", "relu": "relu"}),
+        "activation": check_known("mlp_hidden_act", name, {"relu2": "relu2", "relu": "relu"}),
     }  # fmt: skip
     if "experts" in kinds:
         wide, shared = config["moe_intermediate_size"], config.get("moe_shared_expert_intermediate_size") or 0
@@ -832,26 +827,63 @@ _OF_NO_ACCOUNT = re.compile(
 """Fields that decide no dimension: what is trained, the values of constants, words of a tokenizer."""
 
 
-def _nearest_family(config: Mapping[str, Any]) -> str:
-    """Return a sentence on the known type that leaves out fewest fields of a configuration; "" if none can read it."""
+_DISTINCTIVE = re.compile(
+    r".*(expert|moe|_lora_|_nope_|_rope_head|v_head_dim|index_|linear_|mamba|ssm_|_conv|d_conv|state_size).*"
+)
+"""Fields of experts, of attention other than by groups of heads, and of layers without attention."""
+_LEAST_ALIKE = 0.5
+"""Smallest share of distinctive fields that a type has in common with a configuration to be called close."""
+
+
+def _likeness(kind: str, config: Mapping[str, Any], name: str, family: Family) -> float:
+    """Return how alike a configuration and a type are by distinctive fields; a common stem of their names adds some."""
+    known = {key for keys in (*family.needed.values(), *family.optional.values()) for key in keys} | {*family.defaults}
+    own = {key for key in known if _DISTINCTIVE.fullmatch(key)}
+    has = {key for key, value in config.items() if value and _DISTINCTIVE.fullmatch(key)}
+    lacking = {
+        keys[0] for keys in family.needed.values() if not has.intersection(keys) and _DISTINCTIVE.fullmatch(keys[0])
+    }
+    either = len(has | lacking)
+    stems = [re.match("[a-z]*", text) for text in (kind, name)]
+    same = stems[0] and stems[1] and stems[0][0] == stems[1][0] != ""
+    return (len(has & own) / either if either else 1.0) + 0.25 * bool(same)
+
+
+def _nearest_family(kind: str, config: Mapping[str, Any]) -> str:
+    """Return a sentence on the known type nearest to a configuration, and what it would leave out; "" if none is near.
+
+    Of types that are alike by fields of attention and experts, the one that leaves out fewest fields is nearest.
+    """
     stated = [key for key, value in config.items() if value and not _OF_NO_ACCOUNT.fullmatch(key)]
-    found: list[tuple[int, str, list[str]]] = []
-    for name, family in FAMILIES.items():
+    found: list[tuple[float, int, int, int, str, list[str]]] = []
+    for place, (name, family) in enumerate(FAMILIES.items()):
+        alike = _likeness(kind, config, name, family)
+        if alike < _LEAST_ALIKE or len(config) < _SHOWN:
+            continue
         fields = _Fields(_with_defaults(config, family))
         try:
             _read(fields, family, "", "")
         except (WeftError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             continue
         left = [key for key in stated if key not in fields.asked]
-        found.append((len(left), name, left))
+        found.append((-alike, len(left), name.count("_"), place, name, left))
     if not found:
-        return ""
-    count, name, left = min(found, key=lambda one: (one[0], len(one[1])))
-    if not count:
+        return _unreadable_family(kind, config)
+    *_, name, left = min(found)
+    if not left:
         return f" All its fields are known to {name}: set model_type to '{name}' if the layers are the same."
     shown = ", ".join(f"{key} ({show_value(config[key])})" for key in left[:_SHOWN])
-    more = f" and {count - _SHOWN} more" if count > _SHOWN else ""
+    more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
     return f" The closest known type is {name}, which would leave out {shown}{more}."
+
+
+def _unreadable_family(kind: str, config: Mapping[str, Any]) -> str:
+    """Return a sentence on the nearest of the types that need more fields than a configuration has; "" for none."""
+    *_, name = max((_likeness(kind, config, name, family), name) for name, family in FAMILIES.items())
+    needs = [keys[0] for keys in FAMILIES[name].needed.values() if all(config.get(key) is None for key in keys)]
+    if not needs or len(config) < _SHOWN or _likeness(kind, config, name, FAMILIES[name]) < _LEAST_ALIKE:
+        return ""
+    return f" The closest known type is {name}, which needs {', '.join(needs[:_SHOWN])} as well."
 
 
 _SHOWN = 6
@@ -879,8 +911,8 @@ def _check_kind(kind: object, label: str, config: Mapping[str, Any]) -> None:
     slips = [name for name in FAMILIES if _is_slip(str(kind), name)]
     meant = f" Did you mean {join_or(slips)}?" if slips else ""
     raise ConfigError(
-        f"unknown model_type {show_value(kind)}; known: {', '.join(FAMILIES)}.{meant}{_nearest_family(config)} State "
-        "the dimensions of another model in a TOML file, like those of weft models",
+        f"unknown model_type {show_value(kind)}.{meant}{_nearest_family(str(kind), config)} State the dimensions of "
+        f"another model in a TOML file, like those of weft models. Known types: {', '.join(FAMILIES)}",
         label,
     )
 
@@ -891,60 +923,13 @@ def _is_slip(typed: str, name: str) -> bool:
     return digits[0] == digits[1] and difflib.SequenceMatcher(None, typed, name).ratio() > 0.85
 
 
-_HALF = {"bfloat16": "bf16", "float16": "fp16", "float32": "bf16", "float64": "bf16", "auto": "bf16"}
-"""The format in which servers load weights of a `torch_dtype`; they round wider formats (vLLM's --dtype auto)."""
-_QUANTIZED = ("fp8", "fbgemm_fp8", "mxfp4", "gptq", "awq", "modelopt", "modelopt_fp4", "compressed-tensors")
-
-
-def _weight_format(config: Config) -> str:
-    """Return the format in which the weights were released."""
-    quantized = config.get("quantization_config")
-    if quantized is None:
-        key = "torch_dtype" if "torch_dtype" in config else "dtype"
-        name = config.get(key) or "bfloat16"
-        return _check_known(key, name.removeprefix("torch.") if isinstance(name, str) else name, _HALF)
-    if not isinstance(quantized, Mapping):
-        raise ConfigError(f"it is {quantized!r}; give a table with quant_method", None, "quantization_config")
-    method = _check_known("quant_method", quantized.get("quant_method"), {name: name for name in _QUANTIZED})
-    if method in ("gptq", "awq"):
-        bits = quantized.get("bits", 4)
-        return _stated_bits(bits, {4: "int4-g128", 8: "int8"})
-    if method in ("modelopt", "modelopt_fp4"):
-        return _check_known("quant_algo", quantized.get("quant_algo", "NVFP4"), {"NVFP4": "nvfp4", "FP8": "fp8"})
-    if method == "compressed-tensors":
-        return _compressed_format(quantized)
-    if method == "mxfp4":
-        return "mxfp4"
-    return "fp8-block" if quantized.get("weight_block_size") else "fp8"
-
-
-def _compressed_format(quantized: Mapping[str, Any]) -> str:
-    """Return the format of the first group of weights that compressed-tensors describes."""
-    groups = quantized.get("config_groups")
-    first = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
-    weights = first.get("weights") if isinstance(first, Mapping) else None
-    if not isinstance(weights, Mapping):
-        rule = "no group says how many bits its weights have; give config_groups with weights"
-        raise ConfigError(rule, None, "quantization_config")
-    if weights.get("type", "int") == "float":
-        eight = "fp8-block" if weights.get("strategy") == "block" else "fp8"
-        return _stated_bits(weights.get("num_bits"), {8: eight, 4: "nvfp4"})
-    return _stated_bits(weights.get("num_bits"), {8: "int8", 4: "int4-g128"})
-
-
-def _stated_bits(bits: object, known: Mapping[int, str]) -> str:
-    if not isinstance(bits, int) or bits not in known:
-        rule = f"weights of {bits!r} bits are not modelled; give {' or '.join(map(str, sorted(known)))}"
-        raise ConfigError(rule, None, "quantization_config")
-    return known[bits]
-
-
 def from_config(file: Path) -> Transformer:
     """Return the model that a `config.json` describes.
 
-    Of a multimodal model the language model is read. What has no operators in Weft is left out: soft caps of logits, a
-    gate before shared experts, the bias of an output projection without others; all elements of a head rotate. Raises
-    ConfigError for a missing or unusable field, and for a `model_type` that is not known.
+    Of a multimodal model the language model is read, by its own type where that of the whole is not known. A
+    quantization in hf_quant_config.json beside the file counts. What has no operators in Weft is left out: soft caps of
+    logits, a gate before shared experts, the bias of an output projection without others; all elements of a head
+    rotate. Raises ConfigError for a missing or unusable field, and for a `model_type` that is not known.
     """
     label = str(file)
     config = read_json(file, "model's configuration", "give the config.json of a Hugging Face model")
@@ -953,7 +938,11 @@ def from_config(file: Path) -> Transformer:
         raise ConfigError("'model_type' is missing; is this the config.json of a Hugging Face model?", label)
     inner = config.get("text_config")
     if isinstance(inner, Mapping):  # the language model of a multimodal one
+        own = inner.get("model_type")
+        kind = own if kind not in [*FAMILIES, *_LACKING] and own in [*FAMILIES] else kind
         config = {**config, **{key: value for key, value in inner.items() if value is not None}, "model_type": kind}
+    if config.get("quantization_config") is None and (beside := quantization_beside(file)) is not None:
+        config["quantization_config"] = beside
     _check_kind(kind, label, config)
     family = FAMILIES[kind]
     config = _with_defaults(config, family)
@@ -966,8 +955,16 @@ def from_config(file: Path) -> Transformer:
         raise ConfigError("a value has another type than in a model of this family", label) from None
 
 
+def hub_name(path: str) -> str:
+    """Return the name of the model in a folder of Hugging Face's cache, like "Qwen/Qwen3-8B"; "" for another path."""
+    found = re.search(r"(?:^|/)models--([^/]+?)--([^/]+?)(?:/|$)", path)
+    return f"{found[1]}/{found[2]}" if found else ""
+
+
 def _name(file: Path) -> str:
     """Return a model's name: that of the file, or of its folder if all such files are called alike."""
+    if file.name == "config.json" and (cached := hub_name(str(file.absolute()))):
+        return cached.partition("/")[2]
     return file.resolve().parent.name if file.name == "config.json" else file.stem
 
 
@@ -979,6 +976,20 @@ def _text(value: Any) -> str:
     return ", ".join(f"{count} x {word}" if count > 1 else str(word) for word, count in runs)
 
 
+def _simplifications(config: Config, family: Family, name: str) -> list[str]:
+    """Return what of a model is left out, or taken as something simpler."""
+    said = [family.simplified] if family.simplified else []
+    towers = [tower for tower in ("vision", "audio") if isinstance(config.get(f"{tower}_config"), Mapping)]
+    if towers:
+        said.append(f"without its {' and '.join(towers)} tower{'s' * (len(towers) > 1)}")
+    listed = config.get("indexer_types")
+    shared = listed.count("shared") if isinstance(listed, list) else 0
+    if shared or (listed is None and (config.get("index_topk_freq") or 1) != 1):
+        layers = f"{shared} layers" if shared else "layers"
+        said.append(f"{layers} that share the indexer of another one counted with their own")
+    return said + format_remarks(config, name)
+
+
 def _read(config: Config, family: Family, label: str, name: str) -> Transformer:
     values: Values = {**family.fixed, "tied": config.get("tie_word_embeddings", family.tied)}
     sources = dict.fromkeys(values, f"{label}: model_type {config['model_type']}")
@@ -988,7 +999,7 @@ def _read(config: Config, family: Family, label: str, name: str) -> Transformer:
             values[dimension], sources[dimension] = config[key], f"{label}: {key}"
         elif dimension in family.needed:
             raise ConfigError(f"'{keys[0]}' is missing; a {config['model_type']} model needs it", label)
-    values["weight_format"] = _weight_format(config)
+    values["weight_format"] = weight_format(config)
     quantized = config.get("quantization_config") is not None
     sources["weight_format"] = f"{label}: {'quantization_config' if quantized else 'torch_dtype'}"
     derived = {dimension: value for dimension, value in family.derive(config).items() if value is not None}
@@ -1003,5 +1014,6 @@ def _read(config: Config, family: Family, label: str, name: str) -> Transformer:
         for path, source in sources.items()
         if path in values
     }
-    title = f"{name} ({family.simplified})" if family.simplified else name
+    said = "; ".join(_simplifications(config, family, name))
+    title = f"{name} ({said})" if said else name
     return Transformer(name=name, title=title, provenance=known, **values)
