@@ -294,3 +294,75 @@ def test_a_script_counts_the_gpus_of_a_node_of_the_system(tmp_path, count):
     assert read_launch(file, system="16xh100").fields["batch"] == 24
     with pytest.raises(InputError, match="global-batch-size is"):
         read_launch(file)
+
+
+# -- NeMo-RL
+
+SFT = """sft: {max_num_steps: 60}
+policy:
+  model_name: meta-llama/Llama-3.2-1B
+  train_global_batch_size: 32
+  train_micro_batch_size: 1
+  max_total_sequence_length: 1024
+  precision: bfloat16
+  dtensor_cfg: {enabled: true, tensor_parallel_size: 2, context_parallel_size: 1, sequence_parallel: false,
+                activation_checkpointing: true, dp_replicate_size: 2}
+  megatron_cfg:
+    enabled: false
+    activation_checkpointing: false
+    recompute_granularity: full
+    tensor_model_parallel_size: 1
+    pipeline_model_parallel_size: 1
+    optimizer: {optimizer: adam, lr: 5.0e-6, use_distributed_optimizer: true}
+    distributed_data_parallel_config: {overlap_grad_reduce: true, data_parallel_sharding_strategy: optim_grads_params}
+    peft: {enabled: false, dim: 8}
+    fp8_cfg: {enabled: false, fp8: e4m3}
+logger: {log_dir: logs}
+cluster: {gpus_per_node: 4, num_nodes: 2}
+"""
+
+
+def test_fine_tuning_by_nemo_rl_is_read_by_its_part_that_is_on(tmp_path):
+    (tmp_path / "sft.yaml").write_text(SFT)
+    found = read_launch(tmp_path / "sft.yaml")
+    assert (found.framework, found.model.name, found.gpus) == ("automodel", "llama-3.2-1b", 8)
+    plan = found.plan(8, {})
+    expected = {"tp": 2, "zero": 3, "batch": 32, "micro_batch": 1, "sequence": 1024, "recompute": "full", "shard": 2}
+    assert {name: plan[name] for name in expected} == expected
+    assert not found.not_understood
+
+
+@pytest.mark.parametrize(("again", "recompute"), [("true", "full"), ("false", "none")])
+def test_a_recipe_of_nemo_rl_changes_what_its_base_file_states(tmp_path, again, recompute):
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "sft.yaml").write_text(SFT)
+    file = tmp_path / "recipes" / "mine.yaml"
+    file.write_text(
+        "defaults: ../sft.yaml\npolicy:\n  model_name: meta-llama/Llama-3.1-70B\n  train_global_batch_size: 512\n"
+        "  dtensor_cfg: {enabled: false}\n  megatron_cfg: {enabled: true, tensor_model_parallel_size: 4, "
+        f"pipeline_model_parallel_size: 2, activation_checkpointing: {again}}}\ncluster: {{num_nodes: 16}}\n"
+    )
+    found = read_launch(file)
+    assert (found.framework, found.model.name, found.gpus) == ("megatron-bridge", "llama-3-70b", 64)
+    expected = {"tp": 4, "pp": 2, "zero": 1, "batch": 512, "micro_batch": 1, "sequence": 1024}
+    assert {name: found.fields[name] for name in expected} == expected
+    assert found.fields.get("recompute", "none") == recompute
+    assert not found.not_understood
+    (tmp_path / "sft.yaml").unlink()
+    with pytest.raises(InputError, match=r"not found beside it: \.\./sft\.yaml"):
+        read_launch(file)
+
+
+def test_other_algorithms_of_nemo_rl_are_refused(tmp_path):
+    file = tmp_path / "grpo.yaml"
+    file.write_text(SFT.replace("sft: {max_num_steps: 60}", "grpo: {num_prompts_per_step: 32}"))
+    with pytest.raises(InputError, match="starts grpo of NeMo-RL"):
+        read_launch(file)
+
+
+def test_settings_most_of_which_are_not_understood_are_refused(tmp_path):
+    strange = "".join(f"  setting_{place}: {place}\n" for place in range(20))
+    file = tmp_path / "a.yaml"
+    file.write_text(f"mine:\n  tensor_model_parallel_size: 4\n  global_batch_size: 8\n{strange}")
+    with pytest.raises(InputError, match=r"22 of them are not understood, such as mine.tensor.*weft step"):
+        read_launch(file)

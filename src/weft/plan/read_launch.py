@@ -58,7 +58,7 @@ def read_launch(
         raise InputError(
             f"'{path}' starts no training that Weft knows; give a script with Megatron-LM's arguments or that names a "
             "file of settings, overrides like model.tensor_model_parallel_size=4, a recipe of Megatron-Bridge, "
-            "torchtitan's TOML, DeepSpeed's JSON, or YAML of AutoModel, NeMo, Primus, HyperPod, Axolotl, "
+            "torchtitan's TOML, DeepSpeed's JSON, or YAML of AutoModel, NeMo, NeMo-RL, Primus, HyperPod, Axolotl, "
             f"LLaMA-Factory, TRL or Accelerate; or {BY_OPTIONS}; for a server: weft serve --launch"
         )
     return started

@@ -44,7 +44,8 @@ _SECTIONS = frozenset((
     "config", "cfg", "scheduler", "checkpoint", "logger", "dist", "rng", "tokenizer", "profiling", "recipe", "optim",
     "plugins", "callbacks", "resume", "log", "validation", "rerun_state_machine", "ft", "straggler", "peft",
     "tensor_model_parallel", "overrides", "modules", "pre_trainer", "megatron_cfg", "training_config", "engine",
-    "override_transformer_config", "override_optimizer_config", "training",
+    "override_transformer_config", "override_optimizer_config", "training", "policy",
+    "distributed_data_parallel_config",
 ))  # fmt: skip
 """Parts of the names of overrides that belong to the run itself, not to a draft or a teacher beside it."""
 

@@ -29,12 +29,13 @@ from weft.plan.launched import Launched, compiled_style, find_model
 from weft.plan.read_deepspeed import read_deepspeed
 from weft.plan.read_huggingface import is_huggingface, read_huggingface
 from weft.plan.read_megatron import read_overrides
+from weft.plan.read_nemo_rl import is_nemo_rl, read_nemo_rl
 from weft.plan.read_torchtitan import read_torchtitan
 from weft.plan.reading import ArgumentReader, known_arguments
 
 _KEY = re.compile(
     r"(^|[\s{,\"'])(tensor_model_parallel_\w+|tensor_parallel_degree|tp_size|ep_size|shard_degree|\w*batch_size"
-    r"|per_device_train_batch_size|distributed_type|max_context_width|base_model|model_name_or_path)[\"']?\s*:",
+    r"|per_device_train_batch_size|distributed_type|max_context_width|megatron_cfg|dtensor_cfg|base_model|model_name_or_path)[\"']?\s*:",
     re.MULTILINE,
 )
 _BASE = "What the YAML leaves to the files that it names has Weft's defaults, such as TP 1."
@@ -53,9 +54,22 @@ def read_document(text: str, file: str) -> dict[str, Any] | None:
 def read_flat(flat: Mapping[str, Any], file: str, defined: Mapping[str, str]) -> Launched | None:
     """Return the run that settings state, by the launcher that they are those of.
 
-    None for settings of no launcher in JSON or TOML; raises InputError for a YAML that seems to be one.
+    None for settings of no launcher in JSON or TOML; raises InputError for a YAML that seems to be one, and for
+    settings most of which are not understood: what is left open would be timed with defaults.
     """
-    flat = resolve_references(flat, defined)
+    found = _read_known(flat, file, defined)
+    strange = 0 if found is None else len(found.not_understood)
+    if found and strange > len(found.used) + len(found.without_effect) + len(found.not_modelled):
+        raise InputError(
+            f"'{file}' seems to be settings of {found.launcher}, but {strange} of them are not understood, such as "
+            f"{', '.join(found.not_understood[:3])}: the kind is unknown to Weft, and is not read; {BY_OPTIONS}"
+        )
+    return found
+
+
+def _read_known(flat: Mapping[str, Any], file: str, defined: Mapping[str, str]) -> Launched | None:
+    """Return the run that settings state; None for settings of no launcher in JSON or TOML."""
+    stated, flat = flat, resolve_references(flat, defined)
     sections = {name.partition(".")[0] for name in flat}
     refuse_reinforcement(flat, file)
     if _DEEPSPEED & {*sections}:
@@ -68,6 +82,8 @@ def read_flat(flat: Mapping[str, Any], file: str, defined: Mapping[str, str]) ->
         return read_huggingface(flat, file)
     if sections & {"parallelism", "training"} and not any("parallel_size" in name for name in flat):
         return read_torchtitan(flat, file)
+    if is_nemo_rl(flat):
+        return read_nemo_rl(stated, file, defined)
     if any(name.endswith("tensor_model_parallel_size") for name in flat):
         return _nemo(flat, file)
     if _HYPERPOD & flat.keys():
