@@ -139,3 +139,10 @@ def test_the_search_gives_prefill_replicas_no_layout_of_their_own():
         InputError, match="prefill_tp is 4, and the search gives prefill replicas the layout of the others"
     ):
         plan_with(MODEL, SYSTEM, rate=4, input_len=1024, output_len=64, **limits, prefill_replicas=1, prefill_tp=4)
+
+
+def test_layouts_that_fill_a_machine_only_together_are_served():
+    found = serve_with("llama-3-8b", "12xgb200", **LOAD, tp=8, replicas=2, prefill_replicas=1, prefill_tp=4)
+    assert (found.gpus, found.system.gpus) == (12, 12)
+    with pytest.raises(InputError, match="tp 8 does not fill the 12 GPUs of the system with whole replicas"):
+        serve_with("llama-3-8b", "12xgb200", **LOAD, tp=8)

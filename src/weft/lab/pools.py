@@ -10,15 +10,14 @@ from functools import cache
 import numpy as np
 
 from weft import hardware
+from weft.hardware import System
 from weft.kernels.library.kits import framework_tables
 from weft.models import load_model
-from weft.serving.framework import serves
-from weft.serving.policies import POLICIES
+from weft.serving.load import Load
 from weft.serving.requests import RequestSpec, RequestStream
-from weft.serving.serve import Server
+from weft.serving.result import Limits
+from weft.serving.serve import Ready, Server, ready
 from weft.serving.steady import Steady
-from weft.serving.step_times import StepTimes
-from weft.step.forward import Forward
 from weft.step.serving_plan import KvDtype, ServingPlan
 
 _PLAN = re.compile(r"prefill:(?P<reads>[^:]*) decode:(?P<writes>[^:]*)")
@@ -42,6 +41,11 @@ class Workers:
     def gpus(self) -> int:
         """GPUs of a worker."""
         return max(self.tp, self.ep)
+
+    @property
+    def replicas(self) -> int:
+        """Replicas of the pool: each rank with attention data parallel is one."""
+        return self.workers * (self.ep if self.ep > self.tp else 1)
 
 
 def sizes(plan: str) -> dict[str, dict[str, int]] | None:
@@ -99,35 +103,39 @@ class PooledLoop:
         A first token comes once its KV cache has been sent. A host's own time for each step, a request's time
         outside of steps, tokenizer aside, and a host's time for each launch [s] may be given.
         """
-        changed = (host, outside, launch)
-        reads = self._deploy_pool(self.reads, changed)
-        writes = replace(self._deploy_pool(self.writes, changed), readers=0, reads=reads)
+        asked = self._ready()
+        server = _changed(asked.server, host, outside, launch)
+        assert server.reads
+        server = replace(server, reads=_changed(server.reads, host, outside, launch))
+        answered, _ = server.run(asked.asked)
+        sent = 0.0 if server.how.asks_again else server.sending(round(self.tokens[0]))  # else in the time of the second
+        tpot = float(np.mean([one.tpot for one in answered]))
+        rate = len(answered) / max(one.done for one in answered)
+        return Steady(float(np.mean([one.ttft for one in answered])) + sent, tpot, rate)
+
+    def _ready(self) -> Ready:
+        """Return the loop as `weft.serve` asks it."""
         count, draw = ROUNDS * self.clients, np.random.default_rng(0).integers
         lengths = (draw(round(SHORTEST * most), most + 1, count).tolist() for most in (self.prompt, self.answer))
-        answered, _ = writes.run(
-            RequestStream([RequestSpec(0.0, *each) for each in zip(*lengths, strict=True)], "", self.clients)
-        )
-        sent = 0.0 if writes.how.asks_again else writes.sending(round(self.tokens[0]))  # else in the time of the second
-        tpot = float(np.mean([one.tpot for one in answered]))
-        return Steady(
-            float(np.mean([one.ttft for one in answered])) + sent, tpot, count / max(one.done for one in answered)
-        )
-
-    def _deploy_pool(self, pool: Workers, changed: tuple[float | None, ...]) -> Server:
-        """Return a pool whose replicas are all prefill workers."""
-        host, outside, launch = changed
+        drawn = RequestStream([RequestSpec(0.0, *each) for each in zip(*lengths, strict=True)], "", self.clients)
+        prefills = self.reads.replicas
         plan = ServingPlan(
-            tp=pool.tp, ep=pool.ep, dtype=self.dtype, weights=self.weights, kv_dtype=self.kv_dtype,
-            library=self.framework, framework=with_version(self.framework, self.version),
+            tp=self.writes.tp, ep=self.writes.ep, replicas=prefills + self.writes.replicas, prefill_replicas=prefills,
+            prefill_tp=self.reads.tp, prefill_ep=self.reads.ep, dtype=self.dtype, weights=self.weights,
+            kv_dtype=self.kv_dtype, library=self.framework, framework=with_version(self.framework, self.version),
         )  # fmt: skip
-        times = _times(self.model, self.gpu, pool.gpus, plan)
-        how = serves(times.forward, plan)
-        how = replace(
-            how, host=how.host if host is None else host, frontend=how.frontend if outside is None else outside
-        )
-        times = times.with_launches(how.launch if launch is None else launch, how.graphed)
-        count = pool.workers * (plan.ep if plan.wide else 1)
-        return Server(times, how, POLICIES[how.policy], "least-loaded", count, count)
+        load = Load(concurrency=self.clients, requests=count, input_len=self.prompt, output_len=self.answer)
+        return ready(load_model(self.model), _system(self.gpu, self.gpus), plan, load, Limits(), drawn=drawn)
+
+
+def _changed(server: Server, host: float | None, outside: float | None, launch: float | None) -> Server:
+    """Return a server with given times [s], where they are not None."""
+    how = server.how
+    how = replace(
+        how, host=how.host if host is None else host, frontend=how.frontend if outside is None else outside,
+        launch=how.launch if launch is None else launch,
+    )  # fmt: skip
+    return replace(server, how=how, times=server.times.with_launches(how.launch, how.graphed, how.pieces))
 
 
 def with_version(framework: str, version: str) -> str:
@@ -136,8 +144,10 @@ def with_version(framework: str, version: str) -> str:
 
 
 @cache
-def _times(model: str, gpu: str, gpus: int, plan: ServingPlan) -> StepTimes:
-    one = hardware.system(f"{gpus}x{gpu}")
-    node = one.node.gpus_per_node if one.node else gpus
-    where = hardware.system(f"{2 * node}x{gpu}") if gpus <= node < _DOMAIN else one  # the other pool is elsewhere
-    return StepTimes(Forward(load_model(model), where, plan))
+def _system(gpu: str, gpus: int) -> System:
+    """Return a machine of whole nodes that holds `gpus`; more than one, so that pools send over the network."""
+    where = hardware.system(f"1x{gpu}").node
+    node = where.gpus_per_node if where else gpus
+    if gpus <= node >= _DOMAIN:
+        return hardware.system(f"{gpus}x{gpu}")
+    return hardware.system(f"{max(-(-gpus // node), 1 if node >= _DOMAIN else 2) * node}x{gpu}")

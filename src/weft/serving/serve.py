@@ -147,7 +147,7 @@ class Ready:
         """Return the same with another number of requests."""
         forward, load = self.server.forward, replace(self.load, requests=requests)
         return ready(
-            forward.model, forward.system, self.plan, load, self.limits, sweep_concurrency=self.sweep_concurrency,
+            forward.model, self.server.machine, self.plan, load, self.limits, sweep_concurrency=self.sweep_concurrency,
             options=self.options,
         )  # fmt: skip
 
@@ -184,7 +184,7 @@ class Ready:
         limit = self.plan.max_model_len or forward.model.context_limit
         return Serving(
             model=forward.model,
-            system=forward.system,
+            system=server.machine,
             plan=replace(self.plan, replicas=server.every),
             framework=how.name,
             policy=self.policy,
@@ -221,7 +221,7 @@ class Ready:
         server = self.server
         if len(self.asked.asked) < LEAST or POLICIES.get(self.policy) is not server.policy:
             return None
-        where, model = server.forward.system.inputs(), server.forward.model.model_dump(mode="json")
+        where, model = server.machine.inputs(), server.forward.model.model_dump(mode="json")
         decide = plain([stated_fields(self.plan, "scheduler"), stated_fields(self.load, "trace"), self.options])
         inputs = {"system": where, "model": model, "policy": self.policy, "decide": decide}
         return Checkpoint.of(inputs, self.asked.asked)
@@ -250,11 +250,12 @@ def ready(
     if sweep_concurrency and load.concurrency is None:
         raise InputError("a curve goes over numbers of clients, which none are; give concurrency, the most of them")
     plan = plan if plan.framework else replace(plan, framework=FRAMEWORK)
-    times = step_times(model, where, plan.of_pass, options)
+    readers, own = plan.prefill_replicas, bool(plan.own_prefill)
+    times = step_times(model, _part_of(where, plan) if own else where, plan.of_pass, options)
     forward = times.forward
     how = serves(forward, plan)
     times = times.with_launches(how.launch, how.graphed, how.pieces)
-    count, readers = _replicas(forward, plan), plan.prefill_replicas
+    count = _replicas(where, plan)
     policy, name = _policy(plan.scheduler or how.policy)
     drawn = asked = drawn or load.draw()
     shared = HASHED_TOKENS if any(one.blocks for one in drawn.asked) and not forward.states else 0
@@ -272,7 +273,8 @@ def ready(
         shared, asked = with_prefix(drawn, load.shared_prefix, how.block)
     _check_lengths(asked.asked, model, plan.max_model_len or model.context_limit, forward, how)
     server = Server(times, how, policy, plan.router, count, readers, shared)
-    if plan.own_prefill:
+    if own:
+        server = replace(server, where=where)
         reads = _prefill_pool(server, plan.of_prefill, options)
         longest = [one._replace(output=1) for one in asked.asked]
         _check_lengths(longest, model, plan.max_model_len or model.context_limit, reads.forward, reads.how)
@@ -292,7 +294,7 @@ def ready(
 
 def _prefill_pool(server: Server, plan: ServingPlan, options: RunOptions) -> Server:
     """Return prefill replicas in a layout of their own, beside those of a server."""
-    times = step_times(server.forward.model, server.forward.system, plan.of_pass, options)
+    times = step_times(server.forward.model, _part_of(server.machine, plan), plan.of_pass, options)
     how, count = serves(times.forward, plan), plan.replicas or 1
     times = times.with_launches(how.launch, how.graphed, how.pieces)
     return replace(server, times=times, how=how, replicas=count, readers=count)
@@ -341,6 +343,7 @@ class Server:
     shared: int = 0
     sent: dict[int, float] = field(default_factory=dict)
     reads: Server | None = None
+    where: System | None = None
     slow: Server | None = None
     late: frozenset[int] = frozenset()
 
@@ -348,6 +351,11 @@ class Server:
     def forward(self) -> Forward:
         """The forward passes of a replica."""
         return self.times.forward
+
+    @property
+    def machine(self) -> System:
+        """The machine, of which replicas in different layouts know as much as they take."""
+        return self.where or self.forward.system
 
     @property
     def prefills(self) -> int:
@@ -428,9 +436,11 @@ class Server:
 
     def slowed(self, system: System, late: Sequence[int], plan: ServingPlan, options: RunOptions) -> Server:
         """Return the same replicas, those that are `late` on a slower system; `plan` is that of their passes."""
-        how = self.how
-        times = step_times(self.forward.model, system, plan, options).with_launches(how.launch, how.graphed, how.pieces)
-        return replace(self, slow=replace(self, times=times, sent={}), late=frozenset(late), sent={})
+        how, where = self.how, _part_of(system, plan) if self.where else system
+        times = step_times(self.forward.model, where, plan, options).with_launches(how.launch, how.graphed, how.pieces)
+        return replace(
+            self, slow=replace(self, times=times, where=self.where and system, sent={}), late=frozenset(late), sent={}
+        )
 
     def slowness(self, iterations: Sequence[Iteration]) -> float:
         """Return how many times as long a token waits for its iteration on a replica that is late, in the mean.
@@ -465,7 +475,7 @@ class Server:
     def sending(self, tokens: int) -> float:
         """Return the time to transfer the KV cache of `tokens` tokens from a prefill worker [s]."""
         if tokens not in self.sent:
-            where = self.forward.system
+            where = self.machine
             each = where.node.gpus_per_node if where.node else where.gpus
             pair = where.with_gpus(2, 1 if where.gpus <= each else 2)
             pools = [self.forward, *([self.reads.forward] if self.reads else [])]
@@ -689,15 +699,22 @@ def _instance(policy: type) -> Schedule:
     return made  # type: ignore[no-any-return]
 
 
-def _replicas(forward: Forward, plan: ServingPlan) -> int:
+def _part_of(where: System, plan: ServingPlan) -> System:
+    """Return the largest part of a machine that engines of a plan fill."""
+    engine = plan.tp * plan.together
+    filled = range(where.gpus // engine * engine, 0, -engine)
+    return where.with_gpus(next((gpus for gpus in filled if gpus == where.gpus or where.can_have(gpus)), where.gpus))
+
+
+def _replicas(where: System, plan: ServingPlan) -> int:
     """Return the number of replicas; InputError for more than the system holds, or that do not fill groups."""
     readers, before = (plan.prefill_replicas, plan.of_prefill.tp) if plan.own_prefill else (0, 0)
-    most = (forward.system.gpus - readers * before) // plan.tp + readers
+    most = (where.gpus - readers * before) // plan.tp + readers
     count = most if plan.replicas is None else plan.replicas
     if count > most:
         sizes = f"{plan.tp} GPUs" + f", {readers} of them of {before}," * bool(readers)
         raise InputError(
-            f"{count} replicas of {sizes} do not fit the {forward.system.gpus} GPUs of the system; give at most {most}"
+            f"{count} replicas of {sizes} do not fit the {where.gpus} GPUs of the system; give at most {most}"
         )
     plan.check_replicas(count)
     return count
