@@ -129,7 +129,11 @@ def test_layouts_that_no_prefill_replica_has_are_refused(fields, rule):
 
 
 def test_more_gpus_than_the_system_has_are_refused():
-    with pytest.raises(InputError, match="3 replicas of 2 GPUs, 1 of them of 8, do not fit the 8 GPUs of the system"):
+    with pytest.raises(InputError, match="4 replicas of 2 GPUs, 1 of them of 4, do not fit the 8 GPUs of the system"):
+        serve_with(MODEL, SYSTEM, **LOAD, tp=2, replicas=4, prefill_replicas=1, prefill_tp=4)
+    with pytest.raises(
+        InputError, match="1 prefill replicas of 8 GPUs leave none of the 8 GPUs of the system to those"
+    ):
         served(prefill_tp=8)
 
 

@@ -709,6 +709,11 @@ def _part_of(where: System, plan: ServingPlan) -> System:
 def _replicas(where: System, plan: ServingPlan) -> int:
     """Return the number of replicas; InputError for more than the system holds, or that do not fill groups."""
     readers, before = (plan.prefill_replicas, plan.of_prefill.tp) if plan.own_prefill else (0, 0)
+    if readers * before >= where.gpus:
+        raise InputError(
+            f"{readers} prefill replicas of {before} GPUs leave none of the {where.gpus} GPUs of the system to those "
+            "that decode; give fewer, or a larger system"
+        )
     most = (where.gpus - readers * before) // plan.tp + readers
     count = most if plan.replicas is None else plan.replicas
     if count > most:
