@@ -243,6 +243,36 @@ def test_a_model_that_nothing_sets_is_asked_for_rather_than_a_served_name():
     assert read_server(script, define={"MODEL": "Qwen/Qwen3-8B"}).model.name == "qwen3-8b"
 
 
+def test_a_folder_of_the_hub_cache_is_called_by_its_name_on_the_hub():
+    folder = "/opt/models/hub/models--{}/snapshots/95a723d08a94"
+    found = read_server(f"vllm serve {folder.format('Some--New-35B-FP8')}")
+    assert (found.serves, found.model) == ("Some/New-35B-FP8", None)
+    assert read_server(f"sglang serve --model-path {folder.format('Qwen--Qwen3-8B')}").model.name == "qwen3-8b"
+
+
+def test_events_and_logs_are_without_effect():
+    for command in ("vllm serve Qwen/Qwen3-8B --enable-log-outputs", "sglang serve --model-path Qwen/Qwen3-8B"):
+        found = read_server(command + ' --kv-events-config \'{"publisher": "zmq", "topic": "kv"}\'')
+        assert "--kv-events-config.publisher" in found.without_effect
+        assert found.not_understood == ()
+
+
+def test_a_length_with_which_vllm_does_not_start_is_said(tmp_path):
+    load = Load(concurrency=1, requests=2, input_len=64, output_len=2)
+    most = weft.serve("llama-3-8b", "1xl4", ServingPlan(max_model_len=200_000), load)
+    note = next(each for each in most.notes if "that the KV cache of a replica holds: vLLM refuses to start" in each)
+    fits = int(note.split("more than the ")[1].split(" ")[0].replace(",", ""))
+    for length, said in ((fits, False), (fits + 16, True)):
+        notes = weft.serve("llama-3-8b", "1xl4", ServingPlan(max_model_len=length), load).notes
+        assert any("max_model_len" in each for each in notes) is said
+    config = {"model_type": "qwen3", "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 8,
+              "intermediate_size": 2048, "vocab_size": 32000, "max_position_embeddings": 4096}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for length, said in ((4096, False), (8192, True)):
+        notes = weft.serve(tmp_path / "config.json", "1xl4", ServingPlan(max_model_len=length), load).notes
+        assert any("4,096 of max_position_embeddings in" in each for each in notes) is said
+
+
 def test_the_command_serves_a_launch_and_says_what_became_of_its_arguments(tmp_path):
     answer, script = tmp_path / "serve.json", tmp_path / "serve.sh"
     script.write_text("vllm serve Qwen/Qwen3-8B --tensor-parallel-size $1 --max-num-seqs ${SEQS:-64} --enable-eplb\n")

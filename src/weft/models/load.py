@@ -11,7 +11,6 @@ from weft.core.extensions import find_reader
 from weft.core.files import beginning
 from weft.graph import Graph, read_graph
 from weft.graph.kinds import file_kind
-from weft.models.huggingface import from_config
 from weft.models.transformer import Transformer
 
 _SHELF = Shelf("model", "weft.models", "catalog", ("name", "title"), Transformer.rules())
@@ -37,6 +36,8 @@ def load_model(name_or_path: Transformer | str | Path) -> Transformer:
     check_type("the model", name_or_path, (str, Path), "give a name like 't-nlg', a TOML file or a config.json")
     _refuse_other_names(str(name_or_path))
     if _is_json(name_or_path):
+        from weft.models.huggingface import from_config  # imported for such a file only
+
         return from_config(Path(name_or_path))
     found = _SHELF.read(Path(name_or_path) if _names_file(name_or_path) else name_or_path)
     return Transformer.from_leaves(found.about, found.leaves, found.file)

@@ -15,6 +15,7 @@ from weft.core.options import SUSTAINED, Fidelity, RunOptions
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.models.block import FusionStyle, Tokens, layer
+from weft.models.huggingface import hub_name
 from weft.models.load import named_model
 from weft.models.parallel.complete import check_stated
 from weft.models.parallel.framework import Framework
@@ -200,14 +201,16 @@ def account_notes(of: Account) -> Iterator[str]:
 def find_model(name: str, file: str) -> tuple[Transformer | None, str]:
     """Return the model that a launch file names, and the name; None and "" where it names none.
 
-    A name is one on Hugging Face, that of a file of settings, or a folder of weights beside the launch file.
+    A name is one on Hugging Face, that of a file of settings, or a folder of weights beside the launch file; a folder
+    of Hugging Face's cache is called by the name there.
     """
     if not name:
         return None, ""
-    if known := named_model(name):
-        return load_model(known), name
+    called = hub_name(name) or name
+    if known := named_model(called):
+        return load_model(known), called
     config = find_beside(f"{name}/config.json", file)
-    return (load_model(config) if config else None), name
+    return (load_model(config) if config else None), called
 
 
 def combine(first: Launched, second: Launched) -> Launched:

@@ -396,7 +396,8 @@ def _engine(worker: _Worker, file: str, files: Mapping[str, str]) -> _Engine:
         found.setdefault("role", role)
     served = " ".join(spelled.get("served-model-name", ())).split(" ")[0]
     named = [each for each in (found.pop("model", ""), served) if each and not is_unknown(each)]
-    known = next((one for each in named if (one := find_model(each, file))[0]), (None, named[0] if named else ""))
+    found_models = [find_model(each, file) for each in named]
+    known = next((each for each in found_models if each[0]), (None, found_models[0][1] if named else ""))
     if known[0] is None and (variable := unknown_name(model)):  # a served name does not say which model it is
         known = None, f"${variable}"
     return _Engine(worker, read, found, known[0], known[1], tuple(notes))

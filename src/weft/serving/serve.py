@@ -200,7 +200,11 @@ class Ready:
             iteration_parts=parts,
             activity=server.activity(counted, parts, window),
             curve=tuple(server.curve(asked)) if self.sweep_concurrency else (),
-            notes=(*_notes(how, server, answered, self.plan.cpu_overhead is not None), *self._uncached),
+            notes=(
+                *_notes(how, server, answered, self.plan.cpu_overhead is not None),
+                *self._uncached,
+                *_longest_notes(self.plan.max_model_len, forward, how),
+            ),
             needs=forward.needs,
             format=forward.served_format,
             engine=how.about,
@@ -742,6 +746,37 @@ def _check_lengths(
             f"the KV cache of a request of {total:,} tokens takes {size / 1e9:.3g} GB on each GPU, and "
             f"{how.name} has {how.cache_bytes / 1e9:.3g} GB for it; give a larger tp, or shorter requests"
         )
+
+
+def _longest_notes(stated: int | None, forward: Forward, how: ServingDefaults) -> Iterator[str]:
+    """Yield why an engine does not start with a stated length of requests: the KV cache, or the model's positions."""
+    if stated is None:
+        return
+    model, starts = forward.model, "vLLM refuses to start so" if how.name == "vllm" else "no such request is served"
+    if forward.cache(-(-stated // how.block) * how.block) > how.cache_bytes:
+        fits, beyond = 0, -(-stated // how.block)
+        while beyond - fits > 1:
+            middle = (fits + beyond) // 2
+            fits, beyond = (middle, beyond) if forward.cache(middle * how.block) <= how.cache_bytes else (fits, middle)
+        yield (
+            f"max_model_len {stated:,} is more than the {fits * how.block:,} tokens that the KV cache of a replica "
+            f"holds: {starts}; state at most as many, a larger tp or gpu_memory_utilization."
+        )
+    known = model.provenance.get("sequence_length")
+    if stated > model.context_limit and known is not None and known.source.endswith(_POSITIONS):
+        yield (
+            f"max_model_len {stated:,} is more than the {model.context_limit:,} of max_position_embeddings in "
+            f"{model.name}'s config.json: "
+            + (
+                "vLLM refuses to start so without rope scaling (--hf-overrides)."
+                if how.name == "vllm"
+                else f"{starts}."
+            )
+        )
+
+
+_POSITIONS = ": max_position_embeddings"
+"""The end of the source of a length that a config.json states."""
 
 
 def _notes(how: ServingDefaults, server: Server, answered: Sequence[ServedRequest], host_stated: bool) -> list[str]:
