@@ -73,7 +73,17 @@ def test_messages_name_an_argument_of_accelerate_as_the_command_has_it(tmp_path)
 
 def test_a_sharding_of_accelerate_is_read_before_a_module_too(tmp_path):
     program = PROGRAM.replace("sft.py", "-m mine.sft")
-    assert read(tmp_path, f"accelerate launch --use_deepspeed --zero_stage 3 {program}\n").fields["zero"] == 3
+    for launcher in ("accelerate launch", "python -m accelerate.commands.launch", "srun /opt/bin/accelerate launch"):
+        assert read(tmp_path, f"{launcher} --use_deepspeed --zero_stage 3 {program}\n").fields["zero"] == 3
+
+
+def test_a_command_that_a_scheduler_starts_behind_two_dashes_is_read(tmp_path):
+    own = f"accelerate launch --use_deepspeed --zero_stage 3 --num_processes 8 {PROGRAM}"
+    found = read(tmp_path, f"python submit.py --cluster a/b --num_nodes 2 -- {own}\n")
+    assert (found.framework, found.fields["zero"], found.gpus) == ("deepspeed-zero3", 3, 8)
+    assert not found.not_understood
+    note = "Line 1 hands on its command behind --; arguments before it do not count: --cluster a/b, --num-nodes 2."
+    assert note in found.notes
 
 
 # -- torchtitan
@@ -145,6 +155,17 @@ def test_a_chat_is_no_training(tmp_path):
     assert (found.fields["micro_batch"], found.fields["sequence"]) == (4, 512)
     with pytest.raises(InputError, match="starts no training"):
         read(tmp_path, chat)
+
+
+@pytest.mark.parametrize("program", ["train_chat.py", "serve/run.py", "tools/eval/sft.py"])
+def test_a_program_that_trains_is_one_whatever_its_name_has_beside_that(tmp_path, program):
+    assert read(tmp_path, f"torchrun {PROGRAM.replace('sft.py', program)}\n").fields["sequence"] == 4096
+
+
+@pytest.mark.parametrize("program", ["eval.py", "scripts/generate_answers.py", "-m mine.evaluate"])
+def test_a_program_that_uses_a_model_does_not_count_beside_its_training(tmp_path, program):
+    use = f"python {program} --model_name_or_path a/b --max_length 64 --per_device_train_batch_size 7\n"
+    assert read(tmp_path, f"{use}torchrun {PROGRAM}\n").fields["micro_batch"] == 1
 
 
 def test_several_trainings_of_a_trainer_that_differ_are_refused_with_their_lines(tmp_path):

@@ -43,9 +43,10 @@ def read_commands(
         return None
     each = machine and machine.gpus_per_node
     script = read_script(text, file, arguments, defined, _environment(machine, text), each)
-    found = [(each, flags(each.words)) for each in script.commands]
-    notes = tuple(_notes(script))
-    overridden = _overrides(word for each in script.commands for word in (*each.assigned, *each.words))
+    commands = [_handed_on(each) for each in script.commands]
+    found = [(each, flags(each.words)) for each in commands]
+    notes = (*_notes(script), *_handing(script.commands, commands))
+    overridden = _overrides(word for each in commands for word in (*each.assigned, *each.words))
     refuse_reinforcement(overridden, file)
     known = {name.rpartition(".")[2] for name in overridden} & _STATE_A_RUN
     for _, given in found:
@@ -104,6 +105,26 @@ def _refuse_openrlhf(found: Iterable[tuple[Command, Arguments]], file: str) -> N
             f"'{file}' starts {program}, whose arguments Weft does not read; state its updates by options: weft step "
             f"{model} --framework deepspeed-zero3 {known}, and its rollouts, if it has some, to weft serve"
         )
+
+
+_RUNS = re.compile(r"(\S*/)?(accelerate|torchrun|python3?(\.\d+)?|deepspeed|llamafactory-cli|axolotl|trl|srun|mpirun)")
+
+
+def _handed_on(command: Command) -> Command:
+    """Return the command that another one, such as a scheduler's, starts behind `--`; itself if there is none."""
+    words = command.words
+    at = next((at for at, (mark, word) in enumerate(pairwise(words)) if mark == "--" and _RUNS.fullmatch(word)), None)
+    return command if at is None else replace(command, words=words[at + 1 :])
+
+
+def _handing(before: Iterable[Command], after: Iterable[Command]) -> Iterable[str]:
+    """Yield the arguments of commands that hand another one on, which may change how many GPUs it has."""
+    for whole, handed in zip(before, after, strict=True):
+        own = whole.words[: len(whole.words) - len(handed.words)]
+        stated = [" ".join((f"--{name}", *words)) for name, words in flags(own).items()]
+        if stated:
+            listed = ", ".join(stated)
+            yield f"Line {whole.line} hands on its command behind --; arguments before it do not count: {listed}."
 
 
 def _stated_by(names: tuple[str, ...]) -> str:
@@ -217,11 +238,14 @@ def _is_other_use(command: Command) -> bool:
     uses = any(tool.rpartition("/")[2] in _TOOLS and word not in _TRAINING_WORDS and re.fullmatch(r"[a-z][\w-]*", word)
                for tool, word in pairwise(words))  # fmt: skip
     modules = [word for before, word in pairwise(words) if before == "-m"]
-    return uses or any(_OTHER_USE.search(each) for each in (*modules, _program(command)))
+    named = (_program(command).rpartition("/")[2], *modules)
+    return uses or any(_OTHER_USE.search(each) and not _TRAINING.search(each) for each in named)
 
 
+_ACCELERATE = frozenset(("accelerate", "accelerate-launch", "accelerate.commands.launch"))
 _TOOLS = frozenset(("llamafactory-cli", "lmf", "axolotl", "trl"))
 _TRAINING_WORDS = frozenset(("train", "sft", "dpo", "kto", "reward"))
+_TRAINING = re.compile(r"train|tun(e|ing)|sft|dpo")
 _OTHER_USE = re.compile(
     r"(^|[/_.-])(eval|evaluate|evaluation|infer|inference|generate|predict|chat|serve|export|merge\w*|convert\w*"
     r"|preprocess\w*|quantize|download\w*)([/_.-]|$)"
@@ -240,7 +264,7 @@ def _of_files(command: Command, given: Arguments, file: str, defined: Mapping[st
         beside = {name: each or ["true"] for name, each in own.items() if not {*each} & read}
         launching = {name.replace("-", "_"): reason for name, reason in _launching(command).items()}
         names: Mapping[str, str] = {}
-        if "accelerate" in {word.rpartition("/")[2] for word in _before_program(command)}:
+        if _ACCELERATE & {word.rpartition("/")[2] for word in _before_program(command)}:
             of_launcher = {name: own[name] for name in launching if name in beside}
             kind = " ".join(trainer.get("distributed_type", ()))
             beside, names, idle = accelerate_settings(beside, of_launcher, kind)
