@@ -175,6 +175,7 @@ def test_formats_are_those_of_the_released_weights_and_of_the_arguments():
     assert formats("vllm serve Qwen/Qwen3-32B") == (None, "")
     assert formats("vllm serve Qwen/Qwen3-32B-FP8") == ("fp8-block", "")
     assert formats("vllm serve RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic") == ("fp8", "")
+    assert formats("vllm serve RedHatAI/Qwen3-32B-FP8-block") == ("fp8-block", "")
     assert formats("vllm serve Qwen/Qwen3-32B-AWQ") == (None, "int4-g128")
     assert formats("vllm serve Qwen/Qwen3-32B --quantization fp8") == ("fp8", "")
     assert formats("vllm serve nvidia/DeepSeek-R1-FP4 -tp 8") == ("nvfp4", "")

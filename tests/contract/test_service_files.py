@@ -107,6 +107,23 @@ def test_an_llm_inference_service_builds_on_the_configs_that_it_names(tmp_path):
         read(tmp_path, service)
 
 
+def test_templates_of_a_container_get_the_degrees_of_its_service(tmp_path):
+    command = (
+        "vllm serve /mnt/models {{- if .Spec.Parallelism }}{{- if .Spec.Parallelism.Tensor }} "
+        "--tensor-parallel-size {{ .Spec.Parallelism.Tensor }}{{- end }}{{- if .Spec.Parallelism.Pipeline }} "
+        "--pipeline-parallel-size 9{{- end }}{{- end }} --data-parallel-size {{ or .Spec.Parallelism.Data 1 }}"
+    )
+    service = (
+        "kind: LLMInferenceService\nmetadata: {name: mine}\nspec:\n  model: {uri: hf://Qwen/Qwen3-8B}\n"
+        "  parallelism: {tensor: 2}\n  template:\n    containers:\n"
+        "    - {name: main, command: [/bin/sh, -c], args: ['%s']}\n"
+    )
+    plan = read(tmp_path, service % command).plan()
+    assert (plan.tp, plan.pp, plan.replicas) == (2, 1, 1)
+    with pytest.raises(InputError, match=r"have the template \{\{ if .Spec.Other \}\}; write what it becomes"):
+        read(tmp_path, service % (command + " {{ if .Spec.Other }} -tp 4 {{ end }}"))
+
+
 RAY = """applications:
 - name: llm
   import_path: ray.serve.llm:build_openai_app

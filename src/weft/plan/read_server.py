@@ -53,7 +53,7 @@ _QUANTIZED = (
     (r"mxfp4", {"dtype": "mxfp4"}),
     (r"awq|gptq|int4|w4a16|marlin", {"weights": "int4-g128"}),
     (r"w8a8|int8|w8a16", {"dtype": "int8"}),
-    (r"(qwen|deepseek-ai|zai-org|minimaxai)/.*fp8", {"dtype": "fp8-block"}),
+    (r"(qwen|deepseek-ai|zai-org|minimaxai)/.*fp8|fp8-block", {"dtype": "fp8-block"}),
     (r"fp8|w8a8_fp8", {"dtype": "fp8"}),
 )
 """What names of released weights and values of --quantization mean, the first that fits."""

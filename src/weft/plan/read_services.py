@@ -6,6 +6,7 @@ behind `vllm serve`; Ray builds engines from `llm_configs`. Each becomes a docum
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
@@ -152,6 +153,7 @@ def _llm_workers(spec: Mapping[str, Any], model: str) -> Mapping[str, Any]:
     containers = [each for each in _list(_table(spec, "template").get("containers")) if isinstance(each, dict)]
     main = next((each for each in containers if each.get("name") == "main"), containers[0] if containers else {})
     degrees = _table(spec, "parallelism")
+    main = {**main, **{key: _rendered(to_words(main.get(key) or []), degrees) for key in ("command", "args")}}
     words = [f"--{each}-parallel-size={degrees[each]}" for each in _DEGREES if degrees.get(each) is not None]
     words += ["--enable-expert-parallel"] * bool(degrees.get("expert"))
     container = {**main, "args": _with_model(to_words(main.get("args") or []), model)}
@@ -168,6 +170,33 @@ def _llm_workers(spec: Mapping[str, Any], model: str) -> Mapping[str, Any]:
             raise InputError(f"VLLM_ADDITIONAL_ARGS is {show_value(added)}; close its quotes") from None
         container |= {"command": ["vllm", "serve", model], "args": [*words, *container["args"], *more]}
     return {"replicas": spec.get("replicas", 1), "containers": [container]}
+
+
+def _rendered(words: Sequence[str], degrees: Mapping[str, Any]) -> list[str]:
+    """Return words of a container with the degrees of `parallelism` in KServe's templates of them.
+
+    Raises InputError for a template that decides by something else.
+    """
+
+    def known(name: str) -> str:
+        return str(degrees.get(name[0].lower() + name[1:]) or "")
+
+    found = []
+    for word in words:
+        text = _EACH.sub(lambda one: known(one[1]) or one[2] or "", word)
+        while (decided := _DECIDES.sub(lambda one: one[2] if not one[1] or known(one[1]) else "", text)) != text:
+            text = decided
+        if left := re.search(r"\{\{-?\s*(if|else|range|with|or|and)\b.*?\}\}", text):
+            raise InputError(f"a container's args have the template {left[0]}; write what it becomes in its place")
+        found.append(text)
+    return found
+
+
+_EACH = re.compile(r"\{\{-?\s*(?:or\s+)?\.Spec\.Parallelism\.(\w+)\s*(\d*)\s*-?\}\}")
+_DECIDES = re.compile(
+    r"\{\{-?\s*if\s+\.Spec\.Parallelism(?:\.(\w+))?\s*-?\}\}((?:(?!\{\{-?\s*(?:if|else|end)\b).)*)\{\{-?\s*end\s*-?\}\}",
+    re.DOTALL,
+)
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Mapping[str, Any]:
