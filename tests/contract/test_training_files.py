@@ -174,6 +174,12 @@ def test_several_trainings_of_a_trainer_that_differ_are_refused_with_their_lines
         read(tmp_path, f"{first}echo done\n{second}")
 
 
+def test_trainings_of_all_weights_and_of_adapters_differ(tmp_path):
+    train = f"{FACTORY} --per_device_train_batch_size 4\n"
+    with pytest.raises(InputError, match="in lines 1 and 2, which differ in finetuning_type"):
+        read(tmp_path, f"{train}{train.replace('full', 'lora')}")
+
+
 def test_trainings_whose_steps_are_the_same_count_once(tmp_path):
     rates = (
         "for rate in 1e-5 2e-5; do\n"

@@ -221,15 +221,19 @@ def _of_trainings(found: Iterable[tuple[Command, Arguments]], file: str, defined
 
 _SHOWN = 3
 """Words of a command that are shown."""
-_OF_A_STEP = ("model", "trains", "fields", "settings", "style", "gpus", "local_batch", "accumulation", "replica_groups")
+_OF_A_STEP = (
+    "model", "trains", "fields", "settings", "style", "gpus", "local_batch", "accumulation", "replica_groups",
+    "not_modelled",
+)  # fmt: skip
 
 
 def _differing(first: Launched, second: Launched) -> list[str]:
     """Return the arguments in which two runs differ; none where their steps are the same."""
     if all(getattr(first, name) == getattr(second, name) for name in _OF_A_STEP):
         return []
-    used = sorted({*first.used, *second.used})
-    return [each for each in used if first.used.get(each) != second.used.get(each)] or ["their settings"]
+    one, other = ({**each.used, **each.not_modelled} for each in (first, second))
+    differ = {name.partition(" ")[0] for name in {**one, **other} if one.get(name) != other.get(name)}
+    return sorted(differ) or ["their settings"]
 
 
 def _is_other_use(command: Command) -> bool:
