@@ -289,6 +289,10 @@ def test_a_multimodal_model_of_an_unknown_type_is_read_by_the_type_of_its_langua
     model = load_model(folder / "config.json")
     assert model.parameters == load_model(written(tmp_path, "deepseek_v3")).parameters
     assert model.title == "Novel (without its vision tower)"
+    outer["text_config"] = text | {"latent_moe_rank": 8}
+    (folder / "config.json").write_text(json.dumps(outer), encoding="utf-8")
+    with pytest.raises(ConfigError, match="'novel_vl'; its text_config is a deepseek_v3 with fields or values that"):
+        load_model(folder / "config.json")
     outer["text_config"] = text | {"model_type": "novel_text"}
     (folder / "config.json").write_text(json.dumps(outer), encoding="utf-8")
     with pytest.raises(ConfigError, match="unknown model_type 'novel_vl'"):

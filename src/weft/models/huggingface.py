@@ -908,6 +908,11 @@ def _check_kind(kind: object, label: str, config: Mapping[str, Any]) -> None:
             label,
             "model_type",
         )
+    inner = config.get("text_config")
+    own = inner.get("model_type") if isinstance(inner, Mapping) else None
+    if isinstance(own, str) and own in FAMILIES:
+        rule = f"its text_config is a {own} with fields or values that Weft does not know of that type"
+        raise ConfigError(f"unknown model_type {show_value(kind)}; {rule}; state its dimensions in a TOML file", label)
     slips = [name for name in FAMILIES if _is_slip(str(kind), name)]
     meant = f" Did you mean {join_or(slips)}?" if slips else ""
     raise ConfigError(
@@ -938,9 +943,9 @@ def from_config(file: Path) -> Transformer:
         raise ConfigError("'model_type' is missing; is this the config.json of a Hugging Face model?", label)
     inner = config.get("text_config")
     if isinstance(inner, Mapping):  # the language model of a multimodal one
-        own = inner.get("model_type")
-        kind = own if kind not in [*FAMILIES, *_LACKING] and own in [*FAMILIES] else kind
         config = {**config, **{key: value for key, value in inner.items() if value is not None}, "model_type": kind}
+        if kind not in [*FAMILIES, *_LACKING] and _reads_all(inner.get("model_type"), config):
+            kind = config["model_type"] = inner["model_type"]
     if config.get("quantization_config") is None and (beside := quantization_beside(file)) is not None:
         config["quantization_config"] = beside
     _check_kind(kind, label, config)
@@ -953,6 +958,19 @@ def from_config(file: Path) -> Transformer:
         raise ConfigError(error.message, label, error.key) from None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         raise ConfigError("a value has another type than in a model of this family", label) from None
+
+
+def _reads_all(kind: object, config: Mapping[str, Any]) -> bool:
+    """Return whether a type is known and reads every distinctive field of a configuration."""
+    family = FAMILIES.get(kind) if isinstance(kind, str) else None
+    if family is None:
+        return False
+    fields = _Fields(_with_defaults({**config, "model_type": kind}, family))
+    try:
+        _read(fields, family, "", "")
+    except (WeftError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        return False
+    return all(key in fields.asked or not value for key, value in config.items() if _DISTINCTIVE.fullmatch(key))
 
 
 def hub_name(path: str) -> str:

@@ -211,9 +211,9 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Mapping[str, 
             and isinstance(value, list)
             and all(isinstance(each, dict) and "name" in each for each in (*under, *value))
         ):
-            parts = {each["name"]: each for each in under}
+            parts = {str(each["name"]): each for each in under}
             for each in value:
-                parts[each["name"]] = _merged(parts.get(each["name"], {}), each)
+                parts[str(each["name"])] = _merged(parts.get(str(each["name"]), {}), each)
             found[name] = list(parts.values())
         else:
             found[name] = value
