@@ -219,6 +219,7 @@ def test_layouts_that_a_plan_has_not_are_named():
         ("vllm serve a/b -tp $((TP * 2))", ConfigError, r"--tp is \$TP; .* state it, like --define TP=8"),
         ("N=$((2 + K))\nvllm serve a/b -tp $((N * 2))", ConfigError, r"--tp is \$K; .* --define K=8"),
         ("N=$(nproc)\nvllm serve a/b -tp $((N * 2))", ConfigError, r"--tp is \$N; .* --define N=8"),
+        ("vllm serve a/b -tp $(( $(nproc) ))", ConfigError, "--tp is the output of a command, which is not run; set"),
         ("vllm serve a/b -tp $((2 ** 2))", ConfigError, "--tp is arithmetic that Weft does not follow; set a variable"),
         ("vllm serve a/b -tp 2\nvllm serve a/b -tp 4", InputError, "starts several engines that differ in tp; keep"),
     ],
@@ -242,6 +243,8 @@ def test_a_model_that_nothing_sets_is_asked_for_rather_than_a_served_name():
     with pytest.raises(InputError, match=r"serves \$MODEL, which nothing sets; state it, like --define MODEL=Qwen"):
         read_server(script).serve("8xh100", load=Load(rate=1))
     assert read_server(script, define={"MODEL": "Qwen/Qwen3-8B"}).model.name == "qwen3-8b"
+    with pytest.raises(InputError, match=r"serves \$1, which nothing sets; give it behind --, or name a model"):
+        read_server("vllm serve ${1:?model} -tp 2").serve("8xh100", load=Load(rate=1))
 
 
 def test_a_folder_of_the_hub_cache_is_called_by_its_name_on_the_hub():

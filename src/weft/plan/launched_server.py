@@ -81,9 +81,10 @@ class LaunchedServer(Record):
         found = self.model if model is None else load_model(model)
         if found is None:
             if self.serves.startswith("$"):
+                name = self.serves[1:]
+                state = "give it behind --" if name.isdecimal() else f"state it, like --define {name}=Qwen/Qwen3-8B"
                 raise InputError(
-                    f"the launch serves {self.serves}, which nothing sets; state it, like --define "
-                    f"{self.serves[1:]}=Qwen/Qwen3-8B, or name a model or its config.json"
+                    f"the launch serves {self.serves}, which nothing sets; {state}, or name a model or its config.json"
                 )
             what = f"serves {self.serves}, which is no model of the catalogue" if self.serves else "names no model"
             raise InputError(f"the launch {what}; name one, like llama-3-8b, or its config.json")

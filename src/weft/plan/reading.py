@@ -282,6 +282,7 @@ class ArgumentReader:
         if variable:
             rule = f"the script does not set its variable; state it, like --define {variable}=8"
             return ConfigError(f"{self.name(name)} is ${variable}; {rule}", self.file)
-        what = "arithmetic that Weft does not follow" if "$((" in value else "the output of a command, which is not run"
+        runs = re.search(r"\$\((?!\()|`", value)
+        what = "the output of a command, which is not run" if runs else "arithmetic that Weft does not follow"
         rule = f"{what}; set a variable in its place, and state it by --define"
         return ConfigError(f"{self.name(name)} is {rule}", self.file)
