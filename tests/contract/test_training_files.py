@@ -393,3 +393,25 @@ def test_settings_most_of_which_are_not_understood_are_refused(tmp_path):
     file.write_text(f"mine:\n  tensor_model_parallel_size: 4\n  global_batch_size: 8\n{strange}")
     with pytest.raises(InputError, match=r"22 of them are not understood, such as mine.tensor.*weft step"):
         read_launch(file)
+
+
+TRAINER = "torchrun --nproc_per_node 8 train.py --model_name_or_path Qwen/Qwen3-8B --bf16 true --max_seq_length 4096"
+
+
+@pytest.mark.parametrize(
+    ("line", "batch", "micro_batch", "sequence"),
+    [
+        (TRAINER, 64, 8, 4096),
+        (f"{TRAINER} --gradient_accumulation_steps 4", 256, 8, 4096),
+        (f"{TRAINER} --per_device_train_batch_size 1", 8, 1, 4096),
+        ("trl sft --model_name_or_path Qwen/Qwen3-8B --dataset_name some/data", 64, 8, 1024),
+        ("llamafactory-cli train --model_name_or_path Qwen/Qwen3-8B --stage sft", 64, 8, 2048),
+    ],
+)
+def test_what_a_trainer_is_not_told_is_its_own_default(tmp_path, line, batch, micro_batch, sequence):
+    plan = read(tmp_path, line).plan(8, {})
+    assert (plan["batch"], plan["micro_batch"], plan["sequence"]) == (batch, micro_batch, sequence)
+
+
+def test_a_stated_batch_takes_the_place_of_a_trainers_default(tmp_path):
+    assert "micro_batch" not in read(tmp_path, TRAINER).plan(8, {"batch": 16})

@@ -119,7 +119,9 @@ class Launched(Record):
         for name in stated:
             if name in self.fields and stated[name] != self.fields[name]:
                 raise InputError(f"the launch file has {name} {self.fields[name]}, not {stated[name]}; change it there")
-        fields = check_stated({**self.defaults, **self.fields, **stated, **instead})
+        own = {**self.fields, **stated, **instead}
+        usual = {name: value for name, value in self.defaults.items() if name != "micro_batch" or "batch" not in own}
+        fields = check_stated({**usual, **own})
         replicas = max(gpus // (fields.get("tp", 1) * fields.get("pp", 1) * fields.get("cp", 1)), 1)
         if "batch" not in instead and "micro_batch" not in instead:
             self._accumulate(fields, replicas)
@@ -137,9 +139,11 @@ class Launched(Record):
 
     def _accumulate(self, fields: dict[str, Any], replicas: int) -> None:
         """Complete the batch, or the micro-batch, by the micro-batches that each replica accumulates."""
-        if self.accumulation is None:
-            return
         steps, batch, micro = self.accumulation, fields.get("batch"), fields.get("micro_batch")
+        if steps is None:
+            if batch is not None or "micro_batch" not in self.defaults:
+                return
+            steps = 1
         if batch is None:
             fields["batch"] = (micro or 1) * steps * replicas
         elif micro is None and batch % (steps * replicas) == 0:

@@ -14,7 +14,7 @@ from weft.models import load_model
 from weft.models.load import named_model
 from weft.plan.documents import LARGEST, find_beside, given_words, resolve_references
 from weft.plan.launched import Launched
-from weft.plan.read_huggingface import accelerate_settings, is_huggingface, read_trainer
+from weft.plan.read_huggingface import TOOLS, accelerate_settings, is_huggingface, read_trainer
 from weft.plan.read_megatron import SHAPES, read_arguments, read_overrides
 from weft.plan.read_recipes import is_recipe, read_recipe, registered_settings
 from weft.plan.read_settings import read_document, read_flat, refuse_reinforcement
@@ -27,7 +27,7 @@ _CONVERTS = re.compile(r"convert|preprocess|tools/|merge_|inference|evaluate", r
 _OVERRIDE = re.compile(r"([~+]*)((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:=(.*))?", re.DOTALL)
 _FILE = re.compile(r"(?:[\w.-]+=)?([^\s=]+\.(?:ya?ml|toml|json))")
 _STARTS = re.compile(
-    r"(num|tensor|micro|global|seq)[-_](layers|model|batch|length)|--recipe|CONFIG=|--config|--per_device_|--max_context_width|openrlhf|\.(ya?ml|toml|json)\b"
+    r"(num|tensor|micro|global|seq)[-_](layers|model|batch|length)|--recipe|CONFIG=|--config|--per_device_|--model_name_or_path|--max_context_width|openrlhf|\.(ya?ml|toml|json)\b"
 )
 _SLURM = re.compile(r"^#SBATCH\s", re.MULTILINE)
 _STATE_A_RUN = frozenset(("tensor_model_parallel_size", "micro_batch_size", "global_batch_size", "seq_length"))
@@ -239,7 +239,7 @@ def _differing(first: Launched, second: Launched) -> list[str]:
 def _is_other_use(command: Command) -> bool:
     """Return whether a command uses a model, or makes one ready, and does not train it."""
     words = command.words
-    uses = any(tool.rpartition("/")[2] in _TOOLS and word not in _TRAINING_WORDS and re.fullmatch(r"[a-z][\w-]*", word)
+    uses = any(tool.rpartition("/")[2] in TOOLS and word not in _TRAINING_WORDS and re.fullmatch(r"[a-z][\w-]*", word)
                for tool, word in pairwise(words))  # fmt: skip
     modules = [word for before, word in pairwise(words) if before == "-m"]
     named = (_program(command).rpartition("/")[2], *modules)
@@ -247,7 +247,6 @@ def _is_other_use(command: Command) -> bool:
 
 
 _ACCELERATE = frozenset(("accelerate", "accelerate-launch", "accelerate.commands.launch"))
-_TOOLS = frozenset(("llamafactory-cli", "lmf", "axolotl", "trl"))
 _TRAINING_WORDS = frozenset(("train", "sft", "dpo", "kto", "reward"))
 _TRAINING = re.compile(r"train|tun(e|ing)|sft|dpo")
 _OTHER_USE = re.compile(
@@ -273,7 +272,8 @@ def _of_files(command: Command, given: Arguments, file: str, defined: Mapping[st
             kind = " ".join(trainer.get("distributed_type", ()))
             beside, names, idle = accelerate_settings(beside, of_launcher, kind)
             launching |= idle
-        return read_trainer({**trainer, **beside, **_overrides_plain(command.words)}, file, launching, names)
+        tool = next((name for word in command.words if (name := word.rpartition("/")[2]) in TOOLS), "")
+        return read_trainer({**trainer, **beside, **_overrides_plain(command.words)}, file, launching, names, tool)
     for path, flat in documents.items():
         changed = {name: " ".join(words) or "true" for name, words in own.items() if "." in name}
         changed |= _overrides(command.words)

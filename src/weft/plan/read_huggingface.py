@@ -31,9 +31,12 @@ _VARIANTS = {
     "axolotl": {"base_model"},
     "llamafactory": {"finetuning_type", "stage", "cutoff_len", "template"},
     "trl": {"max_length", "dataset_text_field", "use_peft", "completion_only_loss", "assistant_only_loss", "packing"},
+    "trainer": {"model_name_or_path", "output_dir", "per_device_train_batch_size", "gradient_accumulation_steps"},
     "accelerate": {"distributed_type"},
 }
 """Settings by which a trainer is known: the first that has one."""
+TOOLS = {"llamafactory-cli": "llamafactory", "lmf": "llamafactory", "axolotl": "axolotl", "trl": "trl"}
+"""Trainers by the command that starts them."""
 _NAMES = frozenset((
     "base_model", "model_name_or_path", "per_device_train_batch_size", "distributed_type", "dist_config.name",
 ))  # fmt: skip
@@ -91,16 +94,17 @@ def accelerate_settings(
 
 def read_trainer(
     given: Arguments, file: str, launching: Mapping[str, str] = MappingProxyType({}),
-    names: Mapping[str, str] = MappingProxyType({}),
+    names: Mapping[str, str] = MappingProxyType({}), tool: str = "",
 ) -> Launched:  # fmt: skip
     """Return the run that a trainer's settings, or arguments of its command, state.
 
     Some are of its launcher, `launching`, by the reason why they change nothing; `names` are names that messages have.
+    `tool` is the command that starts a trainer of its own, if one does.
     """
     read = ArgumentReader(_with_fsdp(given, file), file, "", names, launching)
     table = known_arguments("huggingface")
     found = read.table(table.reads)
-    variant = next((name for name, names in _VARIANTS.items() if names & given.keys()), "trainer")
+    variant = TOOLS.get(tool) or next((name for name, names in _VARIANTS.items() if names & given.keys()), "trainer")
     fields = {name: value for name, value in found.items() if name in TrainingPlan.__dataclass_fields__}
     _put_format(read, found, fields)
     if "ulysses" in found:
