@@ -205,7 +205,7 @@ def test_layouts_that_a_plan_has_not_are_named():
         "--enable-expert-parallel": "the model has no experts",
     }  # fmt: skip
     unlike = read_server(LLM_D.replace('"128"]}\n', '"64"]}\n', 1)).not_modelled
-    assert unlike == {"prefill workers' block_size 128": "those of the decode workers are taken for both"}
+    assert unlike == {"prefill workers' block_size 128": "the decode workers' are taken for both"}
     assert read_server(LLM_D).not_modelled == {}
 
 

@@ -321,7 +321,7 @@ def test_mixed_precision_is_that_of_most_weights_and_says_so(tmp_path):
     mixed = {"quant_algo": "MIXED_PRECISION", "kv_cache_quant_algo": "FP8", "quantized_layers": layers}
     found = beside(tmp_path, mixed)
     assert found.weight_format == "nvfp4"
-    assert "mixed precision taken as NVFP4, as of most weights; others have FP8" in found.title
+    assert "mixed precision taken as NVFP4, as most layers are; others have FP8" in found.title
     assert "its KV cache of FP8 by --kv-dtype" in found.title
     with pytest.raises(WeftError, match="unknown quant_algo 'INT3'"):
         beside(tmp_path, {"quant_algo": "INT3"})

@@ -104,9 +104,9 @@ class PooledLoop:
         outside of steps, tokenizer aside, and a host's time for each launch [s] may be given.
         """
         asked = self._ready()
-        server = _changed(asked.server, host, outside, launch)
+        server = _with_host_times(asked.server, host, outside, launch)
         assert server.reads
-        server = replace(server, reads=_changed(server.reads, host, outside, launch))
+        server = replace(server, reads=_with_host_times(server.reads, host, outside, launch))
         answered, _ = server.run(asked.asked)
         sent = 0.0 if server.how.asks_again else server.sending(round(self.tokens[0]))  # else in the time of the second
         tpot = float(np.mean([one.tpot for one in answered]))
@@ -128,8 +128,8 @@ class PooledLoop:
         return ready(load_model(self.model), _system(self.gpu, self.gpus), plan, load, Limits(), drawn=drawn)
 
 
-def _changed(server: Server, host: float | None, outside: float | None, launch: float | None) -> Server:
-    """Return a server with given times [s], where they are not None."""
+def _with_host_times(server: Server, host: float | None, outside: float | None, launch: float | None) -> Server:
+    """Return a server with given times of its host [s]; None keeps a time."""
     how = server.how
     how = replace(
         how, host=how.host if host is None else host, frontend=how.frontend if outside is None else outside,

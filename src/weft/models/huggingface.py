@@ -917,7 +917,7 @@ def _check_kind(kind: object, label: str, config: Mapping[str, Any]) -> None:
     meant = f" Did you mean {join_or(slips)}?" if slips else ""
     raise ConfigError(
         f"unknown model_type {show_value(kind)}.{meant}{_nearest_family(str(kind), config)} State the dimensions of "
-        f"another model in a TOML file, like those of weft models. Known types: {', '.join(FAMILIES)}",
+        f"another model in a TOML file, as weft models lists them. Known types: {', '.join(FAMILIES)}",
         label,
     )
 

@@ -60,7 +60,7 @@ def weight_format(config: Mapping[str, Any]) -> str:
         bits = quantized.get("bits", 4)
         return _stated_bits(bits, {4: "int4-g128", 8: "int8"})
     if method in ("modelopt", "modelopt_fp4"):
-        most = next(iter(_mixed(quantized)), quantized.get("quant_algo", "NVFP4"))
+        most = next(iter(_layers_by_format(quantized)), quantized.get("quant_algo", "NVFP4"))
         return check_known("quant_algo", most, _OF_MODELOPT)
     if method == "compressed-tensors":
         return _compressed_format(quantized)
@@ -69,7 +69,7 @@ def weight_format(config: Mapping[str, Any]) -> str:
     return "fp8-block" if quantized.get("weight_block_size") else "fp8"
 
 
-def _mixed(quantized: Mapping[str, Any]) -> dict[str, int]:
+def _layers_by_format(quantized: Mapping[str, Any]) -> dict[str, int]:
     """Return how many linear layers have each format in a quantization of mixed precision, the most frequent first."""
     layers = quantized.get("quantized_layers") if quantized.get("quant_algo") == "MIXED_PRECISION" else None
     stated = layers.values() if isinstance(layers, Mapping) else ()
@@ -85,9 +85,9 @@ def format_remarks(config: Mapping[str, Any], name: str) -> list[str]:
     if not isinstance(quantized, Mapping):
         return []
     remarks = []
-    if mixed := _mixed(quantized):
+    if mixed := _layers_by_format(quantized):
         most, *others = mixed
-        remarks.append(f"mixed precision taken as {_OF_MODELOPT.get(most, most).upper()}, as of most weights")
+        remarks.append(f"mixed precision taken as {_OF_MODELOPT.get(most, most).upper()}, as most layers are")
         if others:
             remarks[-1] += f"; others have {', '.join(others)}"
     if cache := quantized.get("kv_cache_quant_algo"):

@@ -176,7 +176,7 @@ class OverlapMethod(ABC):
         return "both" if self.simulated and closed else "engine" if self.simulated else "closed form"
 
     @property
-    def unsimulated(self) -> str:
+    def engine_refusal(self) -> str:
         """Return a sentence on the commands that time the method, which the engine does not run."""
         step = f" or 'weft step --overlap tp={self.name}'" if "tp" in self.patterns else ""
         return (
@@ -309,7 +309,7 @@ class ClosedFormMethod(OverlapMethod):
 
     def check(self, graph: Graph) -> None:
         """Raise InputError: the engine runs no graph under this method."""
-        raise InputError(self.unsimulated)
+        raise InputError(self.engine_refusal)
 
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
         """Raise InputError, as `check` does."""

@@ -208,7 +208,7 @@ def find_simulated(overlap: str | OverlapMethod) -> OverlapMethod:
             raise UnknownNameError("overlap", overlap, simulated_methods(), True)
         method = OVERLAPS[overlap]
     if not method.simulated:
-        raise InputError(f"{method.unsimulated}, or choose one of {', '.join(simulated_methods())}")
+        raise InputError(f"{method.engine_refusal}, or choose one of {', '.join(simulated_methods())}")
     return method
 
 

@@ -68,7 +68,7 @@ def read_huggingface(flat: Mapping[str, Any], file: str) -> Launched:
 def accelerate_settings(
     given: Arguments, launcher: Arguments, sharding: str
 ) -> tuple[dict[str, list[str]], dict[str, str], dict[str, str]]:
-    """Return the arguments of a command of accelerate by the names that its YAML has for those of its `launcher`.
+    """Return the arguments of a command of accelerate by the names that its YAML has for its `launcher`'s.
 
     Also returns the argument as the command has it for each of these names, and the reason why others are idle.
     `sharding` is the `distributed_type` of the YAML that the command names.

@@ -33,12 +33,12 @@ _DEEPEST = 10
 
 
 def is_nemo_rl(flat: Mapping[str, Any]) -> bool:
-    """Return whether settings are those of NeMo-RL."""
+    """Return whether settings belong to NeMo-RL."""
     return "policy.model_name" in flat or any(name.startswith((_MEGATRON, _DTENSOR)) for name in flat)
 
 
 def read_nemo_rl(flat: Mapping[str, Any], file: str, defined: Mapping[str, str]) -> Launched:
-    """Return the run that NeMo-RL's settings state, with those of the files that `defaults` names.
+    """Return the run that NeMo-RL's settings state, over the files that `defaults` names.
 
     Raises InputError for another algorithm than supervised fine-tuning: its steps have parts that are no training.
     """
@@ -79,7 +79,7 @@ def read_nemo_rl(flat: Mapping[str, Any], file: str, defined: Mapping[str, str])
 
 
 def _with_megatron(own: Launched, parallel: Mapping[str, Any], file: str) -> Launched:
-    """Return a run with the settings of Megatron Core; those of a part that is off have no effect."""
+    """Return a run with the settings of Megatron Core; a part that is off has no effect."""
     parallel = dict(parallel)
     idle = {
         each: "timed so here" for name in ("enabled", "pipeline_dtype") if (each := f"{_MEGATRON}{name}") in parallel
@@ -109,7 +109,7 @@ def _with_megatron(own: Launched, parallel: Mapping[str, Any], file: str) -> Lau
 
 
 def _with_base(flat: Mapping[str, Any], file: str, depth: int = 0) -> tuple[dict[str, Any], list[str]]:
-    """Return settings with those of the files that `defaults` names, and the files that are not there."""
+    """Return settings over the files that `defaults` names, and the files that are not there."""
     named = flat.get("defaults") or []
     base: dict[str, Any] = {}
     absent: list[str] = []

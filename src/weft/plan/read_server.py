@@ -564,7 +564,7 @@ def _together(engines: list[_Engine], file: str) -> LaunchedServer:
         unlike = [f"{name} {value}" for name, value in before.items()
                   if name not in _OWN and value != fields.get(name)]  # fmt: skip
         if unlike:
-            effects[f"prefill workers' {', '.join(unlike)}"] = "those of the decode workers are taken for both"
+            effects[f"prefill workers' {', '.join(unlike)}"] = "the decode workers' are taken for both"
     first = next(one for one in engines if one.model) if any(one.model for one in engines) else engines[0]
     accounts = [one.read.account(one.worker.engine) for one in engines]
     number = {"replicas": replicas + prefills, **({"prefill_replicas": prefills} if prefills else {})}

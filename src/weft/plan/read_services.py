@@ -1,7 +1,7 @@
 """Services of KServe and Ray in YAML, as the containers and charts that they stand for.
 
-KServe puts the args of an InferenceService behind those of its ServingRuntime, and those of an LLMInferenceService
-behind `vllm serve`; Ray builds engines from `llm_configs`. Each becomes a document that `weft.plan.read_server` walks.
+KServe puts the args of an InferenceService behind its ServingRuntime's, and an LLMInferenceService's behind `vllm
+serve`; Ray builds engines from `llm_configs`. Each becomes a document that `weft.plan.read_server` walks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DEGREES = ("tensor", "pipeline", "data")
 def expand_services(documents: Sequence[Mapping[str, Any]], file: str) -> list[Mapping[str, Any]]:
     """Return documents with containers in place of services of KServe and Ray; others stay as they are.
 
-    Raises InputError for a service whose arguments are in no document, such as those of a runtime of the cluster.
+    Raises InputError for a service whose arguments are in no document, such as a runtime of the cluster's.
     """
     kinds: dict[str, list[Mapping[str, Any]]] = {}
     for each in documents:
@@ -91,7 +91,7 @@ def _with_model(words: Sequence[str], model: str) -> list[str]:
 
 
 def _inference_service(service: Mapping[str, Any], runtimes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the container of an InferenceService: that of its runtime, with the service's own args behind."""
+    """Return the container of an InferenceService: its runtime's, with the service's own args behind."""
     predictor = _table(service, "spec", "predictor")
     model = _table(predictor, "model")
     kind, named = str(_table(model, "modelFormat").get("name") or ""), str(model.get("runtime") or "")
@@ -135,7 +135,7 @@ def _llm_service(service: Mapping[str, Any], configs: Sequence[Mapping[str, Any]
                 f"the LLMInferenceService {_name(service)} builds on {named}, which is not in the file; append that "
                 "LLMInferenceServiceConfig, or type the command: vllm serve MODEL with the args of both"
             )
-        spec = _merged(_table(below, "spec"), spec)
+        spec = _merge_specs(_table(below, "spec"), spec)
     about = _table(spec, "model")
     uri = str(about.get("uri") or "")
     model = _of_uri(uri) if uri.startswith("hf://") else str(about.get("name") or _of_uri(uri))
@@ -153,7 +153,7 @@ def _llm_workers(spec: Mapping[str, Any], model: str) -> Mapping[str, Any]:
     containers = [each for each in _list(_table(spec, "template").get("containers")) if isinstance(each, dict)]
     main = next((each for each in containers if each.get("name") == "main"), containers[0] if containers else {})
     degrees = _table(spec, "parallelism")
-    main = {**main, **{key: _rendered(to_words(main.get(key) or []), degrees) for key in ("command", "args")}}
+    main = {**main, **{key: _fill_templates(to_words(main.get(key) or []), degrees) for key in ("command", "args")}}
     words = [f"--{each}-parallel-size={degrees[each]}" for each in _DEGREES if degrees.get(each) is not None]
     words += ["--enable-expert-parallel"] * bool(degrees.get("expert"))
     container = {**main, "args": _with_model(to_words(main.get("args") or []), model)}
@@ -172,7 +172,7 @@ def _llm_workers(spec: Mapping[str, Any], model: str) -> Mapping[str, Any]:
     return {"replicas": spec.get("replicas", 1), "containers": [container]}
 
 
-def _rendered(words: Sequence[str], degrees: Mapping[str, Any]) -> list[str]:
+def _fill_templates(words: Sequence[str], degrees: Mapping[str, Any]) -> list[str]:
     """Return words of a container with the degrees of `parallelism` in KServe's templates of them.
 
     Raises InputError for a template that decides by something else.
@@ -199,13 +199,13 @@ _DECIDES = re.compile(
 )
 
 
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Mapping[str, Any]:
+def _merge_specs(below: Mapping[str, Any], above: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return two specifications of KServe as one: tables by their keys, lists of named entries by their names."""
     found = dict(below)
     for name, value in above.items():
         under = found.get(name)
         if isinstance(under, dict) and isinstance(value, dict):
-            found[name] = _merged(under, value)
+            found[name] = _merge_specs(under, value)
         elif (
             isinstance(under, list)
             and isinstance(value, list)
@@ -213,7 +213,7 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Mapping[str, 
         ):
             parts = {str(each["name"]): each for each in under}
             for each in value:
-                parts[str(each["name"])] = _merged(parts.get(str(each["name"]), {}), each)
+                parts[str(each["name"])] = _merge_specs(parts.get(str(each["name"]), {}), each)
             found[name] = list(parts.values())
         else:
             found[name] = value

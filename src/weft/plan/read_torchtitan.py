@@ -36,7 +36,7 @@ _OF_V0_1 = {
         "context_parallel_rotate_method", "enable_async_tensor_parallel", "disable_loss_parallel")},
     "training.data_parallel_degree": "parallelism.data_parallel_shard_degree",
 }  # fmt: skip
-"""Today's names of settings by those of torchtitan up to 0.1."""
+"""Today's names of settings by torchtitan's up to 0.1."""
 _TOKENS = "training.num_tokens_per_microbatch_per_dp_rank"
 _FLOAT8_RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
 

@@ -90,7 +90,7 @@ def read_script(
     """Return the commands of a script that is started with positional `arguments`.
 
     Variables in `defined` have these values whatever the script sets, but for what it computes from them themselves
-    (`N=$((N * 2))`); those of the `environment` have theirs until it sets them.
+    (`N=$((N * 2))`); the `environment`'s have theirs until it sets them.
     `gpus_per_node` are what a script counts that asks the driver for its GPUs.
     Raises ConfigError, with the line, for a script that is not closed, grows without end or nests too deep, and
     InputError for a defined variable that the script does not have.
@@ -557,11 +557,11 @@ class _Shell:
     def open_sum(self, text: str) -> str:
         """Return a sum without a value, its known variables replaced, and those that need others by the others."""
 
-        def stated(found: re.Match[str]) -> str:
+        def replace_variable(found: re.Match[str]) -> str:
             value = self.value(found[0])
             return found[0] if not value else unknown_name(value) or found[0] if is_unknown(value) else value
 
-        return f"$(({_VARIABLE.sub(stated, text)}))"
+        return f"$(({_VARIABLE.sub(replace_variable, text)}))"
 
     def known_value(self, name: str) -> str:
         """Return the value of a variable in a sum; KeyError if it is not known."""

@@ -26,11 +26,6 @@ def chosen_fields(plan: ServingPlan) -> dict[str, Any]:
     return {name: getattr(plan, name) for name in CHOSEN} | {"speculative_method": drafts}
 
 
-def _ranks(plan: ServingPlan) -> str:
-    degrees = (("TP", plan.tp), ("EP", plan.ep), ("PP", plan.pp))
-    return " and ".join(f"{name} {one}" for name, one in degrees if one > 1 or name == "TP")
-
-
 def words(plan: ServingPlan) -> str:
     """Return a serving plan in words, pipelines as one.
 
@@ -38,11 +33,15 @@ def words(plan: ServingPlan) -> str:
     '12 x TP 4, 512 batched tokens'
     >>> words(ServingPlan(tp=4, replicas=12, prefill_replicas=5))
     '5 prefill + 7 decode workers of TP 4'
+    >>> words(ServingPlan(tp=4, replicas=3, prefill_replicas=2, prefill_tp=2))
+    '2 prefill workers of TP 2 + 1 decode workers of TP 4'
     """
-    ranks, count, prefills = _ranks(plan), (plan.replicas or 1) // plan.pp, plan.prefill_replicas // plan.pp
+    count, prefills = (plan.replicas or 1) // plan.pp, plan.prefill_replicas // plan.pp
+    ranks = plan.ranks.replace(", ", " and ")
     said = f"{prefills} prefill + {count - prefills} decode workers of {ranks}" if prefills else f"{count} x {ranks}"
     if plan.own_prefill:
-        said = f"{prefills} prefill workers of {_ranks(plan.of_prefill)} + {count - prefills} that decode of {ranks}"
+        before = plan.of_prefill.ranks.replace(", ", " and ")
+        said = f"{prefills} prefill workers of {before} + {count - prefills} decode workers of {ranks}"
     if plan.two_batch_overlap:
         said += ", two-batch overlap"
     if plan.num_speculative_tokens:

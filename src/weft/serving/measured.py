@@ -77,7 +77,7 @@ class MeasuredFigure:
             return latencies[self.statistic]
         prompts, answers, each = _RATES[self.what]
         rate = prompts * served.input_tokens_per_s + answers * served.output_tokens_per_s or served.requests_per_s
-        return rate / (served.gpus) if each else rate
+        return rate / served.gpus if each else rate
 
     def interval(self, served: Serving) -> tuple[float, float] | None:
         """Return the 80 % interval of the predicted figure; None where no row is public, or arrivals decide a rate."""

@@ -277,7 +277,7 @@ class Serving(Answer):
     """A load served by the replicas of a model under a plan.
 
     `requests` are in the order of arrival, `iterations` in the order of time. Each GPU has `cache` bytes of KV cache,
-    `cache_per_token` bytes per token; those of prefill replicas in a layout of their own have `prefill_cache`.
+    `cache_per_token` bytes per token; prefill replicas in a layout of their own have `prefill_cache`.
     `offered` is the load [requests/s] (0: clients, who wait for answers), `capacity` what the replicas answer with
     requests always waiting [requests/s] (None: the load is well below).
     `iteration_parts` say where the time of the mean step goes [s]. The `curve` has a point for each number of clients.

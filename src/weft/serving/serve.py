@@ -297,7 +297,7 @@ def ready(
 
 
 def _prefill_pool(server: Server, plan: ServingPlan, options: RunOptions) -> Server:
-    """Return prefill replicas in a layout of their own, beside those of a server."""
+    """Return prefill replicas in a layout of their own, beside a server's others."""
     times = step_times(server.forward.model, _part_of(server.machine, plan), plan.of_pass, options)
     how, count = serves(times.forward, plan), plan.replicas or 1
     times = times.with_launches(how.launch, how.graphed, how.pieces)
@@ -368,7 +368,7 @@ class Server:
 
     @property
     def every(self) -> int:
-        """All replicas, those of `reads` included."""
+        """All replicas, `reads` included."""
         return self.replicas + (self.reads.replicas if self.reads else 0)
 
     @property
@@ -429,7 +429,7 @@ class Server:
         return Cluster(both[0], self.router, both[1], self.transfer, self.how.outside, self._again)
 
     def _engines(self, first: int, count: int) -> list[Replica]:
-        """Return replicas numbered from `first` on, those of a pipeline together."""
+        """Return replicas numbered from `first` on, each pipeline's together."""
         stages = self.forward.plan.pp
         pipelines = [Pipeline(stages) for _ in range(count // stages)] if stages > 1 else []
         return [self._replica(first + at, pipelines[at // stages] if pipelines else None) for at in range(count)]

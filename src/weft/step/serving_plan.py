@@ -26,7 +26,7 @@ FRAMEWORK = "vllm"
 SECONDS = Quantity(Dimension.SECONDS, zero_allowed=True)
 _MOST_DRAFTS = 16
 OWN_PREFILL = ("prefill_tp", "prefill_ep", "prefill_max_num_batched_tokens")
-"""Fields of a plan by which prefill replicas differ from those that decode."""
+"""Fields of a plan by which prefill replicas differ from the others."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class ServingPlan(Deployment):
     )
     prefill_tp: int | None = declare(
         None,
-        "Tensor parallelism of the prefill replicas; --tp is then that of the replicas that decode.",
+        "Tensor parallelism of the prefill replicas; --tp then describes the replicas that decode.",
         least=1,
         example=4,
         default="as --tp",
